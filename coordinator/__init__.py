@@ -1,0 +1,1 @@
+"""The transaction service: one process that decides, once, how each transaction ends."""

@@ -1,0 +1,1 @@
+"""The queue server: one process that keeps queues and takes part in transactions."""

@@ -1,0 +1,46 @@
+"""What holds for every test: what a missing component means, and how examples are generated.
+
+A test says what it cannot do without: `@pytest.mark.needs("omniidl")` for programs on the path,
+`@pytest.mark.needs_root` for the rights of root, and the fixture `missing` for what only the test
+itself can find out. On a person's machine such a test is skipped and says why. With CI=true it
+fails, because there a component that was lost must not pass for a test that passed.
+"""
+
+import os
+import shutil
+from collections.abc import Callable
+from typing import NoReturn
+
+import pytest
+from hypothesis import settings
+
+_IN_CI = os.environ.get("CI") == "true"
+
+# A deadline would measure how busy the machine is. In CI the examples are the same in every run, so
+# that a failure there belongs to the change that is being tested.
+settings.register_profile("oncemq", deadline=None, derandomize=_IN_CI, print_blob=True)
+settings.load_profile("oncemq")
+
+
+@pytest.fixture(scope="session")
+def missing() -> Callable[[str], NoReturn]:
+    """A function that ends the test because of what is missing: `missing("no PostgreSQL")`."""
+    return _end_test
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Looks for what the markers of the test ask for, before any of its fixtures is made."""
+    for marker in item.iter_markers("needs"):
+        for program in marker.args:
+            if shutil.which(program) is None:
+                _end_test(
+                    f"{program} is not installed; tests/setup/components.sh {program} does it"
+                )
+    if item.get_closest_marker("needs_root") is not None and os.geteuid() != 0:
+        _end_test("only root can run this test")
+
+
+def _end_test(reason: str) -> NoReturn:
+    if _IN_CI:
+        pytest.fail(f"{reason} (not skipped, because CI=true)", pytrace=False)
+    pytest.skip(reason)
