@@ -1,0 +1,1 @@
+"""The contracts of OnceMQ: OMG IDL texts, their Python image, and the one door to the network."""
