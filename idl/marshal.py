@@ -1,0 +1,305 @@
+"""Values of the Python image as plain sequences, and back: what is packed into a message.
+
+A struct becomes the tuple of its fields, an enum its member's name, a reference a string; numbers,
+text and bytes stay as they are. Reading is led by the declared type alone: nothing that arrives can
+name a class, so nothing is built that the contract does not say. Pure, and ignorant of the packing
+itself and of every transport; what a reference means is asked of the `References` handed in.
+
+Values are checked when they are made: a struct by its own constructor, a bare argument here.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+import reprlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from idl import system
+from idl.mapping import (
+    Enumeration,
+    IdlType,
+    InvalidValue,
+    ObjectReference,
+    Operation,
+    SequenceOf,
+    Structure,
+    UserException,
+    field_values,
+    fields_of,
+    operations_of,
+    repository_id,
+)
+
+REASON_LENGTH_MAX = 2000
+
+
+class References(Protocol):
+    """Names objects, and finds the object for a name."""
+
+    def export(self, target: object, interface: type) -> str:
+        """The name under which the other side reaches this object."""
+
+    def resolve(self, name: str, interface: type) -> object:
+        """An object with this interface that stands for the name."""
+
+
+Writer = Callable[[Any, References], Any]
+Reader = Callable[[Any, References], Any]
+
+
+@dataclass(frozen=True)
+class Codec:
+    """How values of one type are written and read; None stands for 'as it is'."""
+
+    write: Writer | None
+    read: Reader | None
+
+
+# --- Operations ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class OperationCodec:
+    """Arguments, result and exceptions of one operation, in both directions."""
+
+    operation: Operation
+    arguments: tuple[tuple[str, IdlType, Codec], ...]
+    results: tuple[tuple[str, IdlType, Codec], ...]
+    exceptions: dict[str, type[UserException]]
+
+    def write_arguments(self, values: tuple[Any, ...], references: References) -> tuple[Any, ...]:
+        """Checks the arguments of a call and makes them plain."""
+        return _write(self.arguments, values, references, self.operation.name)
+
+    def read_arguments(self, plain: object, references: References) -> list[Any]:
+        """The arguments of a call, checked again: they come from a stranger."""
+        return _read(self.arguments, plain, references, self.operation.name)
+
+    def write_result(self, value: Any, references: References) -> Any:
+        """Makes plain what the operation returned."""
+        values = self._returned(value)
+        return _write(self.results, values, references, self.operation.name)
+
+    def read_result(self, plain: object, references: References) -> Any:
+        """What the operation returned."""
+        values = _read(self.results, plain, references, self.operation.name)
+        match len(values):
+            case 0:
+                return None
+            case 1:
+                return values[0]
+            case _:
+                return tuple(values)
+
+    def _returned(self, value: Any) -> tuple[Any, ...]:
+        if len(self.results) == 1:
+            return (value,)
+        if not self.results:
+            if value is not None:
+                raise InvalidValue(
+                    f"{self.operation.name} returned {type(value).__name__}, not None"
+                )
+            return ()
+        if type(value) is not tuple:
+            raise InvalidValue(
+                f"{self.operation.name} returned {type(value).__name__}, not a tuple"
+            )
+        return value
+
+
+@functools.cache
+def operation_codecs(interface: type) -> dict[str, OperationCodec]:
+    """The codecs of all operations of an interface, by name."""
+    return {name: _operation_codec(op) for name, op in operations_of(interface).items()}
+
+
+def _operation_codec(op: Operation) -> OperationCodec:
+    results = () if op.result is None else (("result", op.result),)
+    return OperationCodec(
+        operation=op,
+        arguments=tuple((f"{op.name}.{n}", t, codec_of(t)) for n, t in op.parameters),
+        results=tuple((f"{op.name}.{n}", t, codec_of(t)) for n, t in (*results, *op.out)),
+        exceptions={repository_id(raised): raised for raised in op.raises},
+    )
+
+
+Slots = tuple[tuple[str, IdlType, Codec], ...]
+
+
+def _write(
+    slots: Slots, values: tuple[Any, ...], references: References, name: str
+) -> tuple[Any, ...]:
+    if len(values) != len(slots):
+        raise _wrong_count(slots, values, name)
+    plain = []
+    # The counts are equal; the plain zip is a good part faster, on the way of every call.
+    for (where, idl_type, codec), value in zip(slots, values):  # noqa: B905
+        idl_type.check(value, where)
+        plain.append(value if codec.write is None else codec.write(value, references))
+    return tuple(plain)
+
+
+def _read(slots: Slots, plain: object, references: References, name: str) -> list[Any]:
+    if not isinstance(plain, tuple):
+        raise InvalidValue(f"{name}: {type(plain).__name__} in place of a sequence")
+    if len(plain) != len(slots):
+        raise _wrong_count(slots, plain, name)
+    values = []
+    for (where, idl_type, codec), part in zip(slots, plain):  # noqa: B905
+        value = part if codec.read is None else codec.read(part, references)
+        idl_type.check(value, where)
+        values.append(value)
+    return values
+
+
+def _wrong_count(slots: Slots, values: tuple[Any, ...], name: str) -> InvalidValue:
+    return InvalidValue(f"{name} has {len(slots)} values, {len(values)} were given")
+
+
+# --- Exceptions ----------------------------------------------------------------------------------
+
+_SYSTEM_EXCEPTIONS: dict[str, type[system.SystemException]] = {
+    f"IDL:omg.org/CORBA/{raised.__name__}:1.0": raised
+    for raised in system.SystemException.__subclasses__()
+}
+_SYSTEM_IDS = {raised: name for name, raised in _SYSTEM_EXCEPTIONS.items()}
+
+
+def write_exception(raised: UserException | system.SystemException, references: References) -> Any:
+    """An exception of the IDL or of CORBA as its repository id and its fields."""
+    if isinstance(raised, system.SystemException):
+        return (_SYSTEM_IDS[type(raised)], (raised.reason, raised.completed.name))
+    kind: Any = type(raised)
+    return (repository_id(kind), _structure_writer(kind)(raised, references))
+
+
+def read_exception(
+    plain: object, declared: dict[str, type[UserException]], references: References
+) -> Exception:
+    """The exception that was written; one that the operation does not declare is UNKNOWN."""
+    match plain:
+        case (str() as name, (str() as reason, str() as completed)) if name in _SYSTEM_EXCEPTIONS:
+            return _SYSTEM_EXCEPTIONS[name](printable(reason), _completion(completed))
+        case (str() as name, tuple() as fields) if name in declared:
+            kind: Any = declared[name]
+            raised: Exception = _structure_reader(kind)(fields, references)
+            return raised
+        case (str() as name, _):
+            text = f"the server raised {name[:200]!a}, which the operation does not declare"
+            return system.UNKNOWN(text, system.Completion.MAYBE)
+    return system.MARSHAL("the server's exception cannot be read", system.Completion.MAYBE)
+
+
+def printable(text: str) -> str:
+    """A stranger's text as it may stand on a terminal: what would steer the terminal is escaped."""
+    shown = text[:REASON_LENGTH_MAX]
+    return shown if shown.isprintable() else ascii(shown)
+
+
+def _completion(name: str) -> system.Completion:
+    return system.Completion.__members__.get(name, system.Completion.MAYBE)
+
+
+# --- Types ---------------------------------------------------------------------------------------
+
+
+def codec_of(idl_type: IdlType) -> Codec:
+    """How values of this type are written and read."""
+    match idl_type:
+        case Enumeration(python=python):
+            return Codec(lambda value, _: value.name, _enumeration_reader(python))
+        case ObjectReference(python=python):
+            return _reference_codec(python)
+        case Structure(python=python):
+            return Codec(_structure_writer(python), _structure_reader(python))
+        case SequenceOf(element=element):
+            return _sequence_codec(element)
+        case _:
+            return Codec(None, None)
+
+
+def _enumeration_reader(python: Any) -> Reader:
+    def read(plain: Any, _: References) -> Any:
+        member = python.__members__.get(plain) if isinstance(plain, str) else None
+        if member is None:
+            raise InvalidValue(f"{python.__name__} has no member {reprlib.repr(plain)}")
+        return member
+
+    return read
+
+
+def _reference_codec(python: type) -> Codec:
+    def write(target: Any, references: References) -> str | None:
+        return None if target is None else references.export(target, python)
+
+    def read(plain: Any, references: References) -> Any:
+        if plain is None:
+            return None
+        if type(plain) is not str:
+            raise InvalidValue(f"{python.__name__}: {type(plain).__name__} in place of a reference")
+        return references.resolve(plain, python)
+
+    return Codec(write, read)
+
+
+def _sequence_codec(element: IdlType) -> Codec:
+    codec = codec_of(element)
+    write_element, read_element = codec.write, codec.read
+    if write_element is None or read_element is None:
+        return Codec(None, None)
+
+    def write(values: Any, references: References) -> Any:
+        return tuple([write_element(value, references) for value in values])
+
+    def read(plain: Any, references: References) -> Any:
+        if type(plain) is not tuple:
+            raise InvalidValue(f"{type(plain).__name__} in place of a sequence")
+        return tuple([read_element(part, references) for part in plain])
+
+    return Codec(write, read)
+
+
+# A structure is made of structures, and an exception of them too; each is worked out once.
+@functools.cache
+def _structure_writer(python: Any) -> Writer:
+    names = [name for name, _ in fields_of(python)]
+    writers = [codec_of(idl_type).write for _, idl_type in fields_of(python)]
+    if not any(writers):
+        if len(names) < 2:
+            return lambda value, _: field_values(value)
+        fields = operator.attrgetter(*names)
+        return lambda value, _: fields(value)
+    pairs = list(zip(names, writers, strict=True))
+
+    def write(value: Any, references: References) -> Any:
+        return tuple(
+            [
+                getattr(value, name) if writer is None else writer(getattr(value, name), references)
+                for name, writer in pairs
+            ]
+        )
+
+    return write
+
+
+@functools.cache
+def _structure_reader(python: Any) -> Reader:
+    readers = [codec_of(idl_type).read for _, idl_type in fields_of(python)]
+    is_plain = not any(readers)
+
+    def read(plain: Any, references: References) -> Any:
+        if type(plain) is not tuple or len(plain) != len(readers):
+            raise InvalidValue(f"{python.__name__}: not a sequence of {len(readers)} fields")
+        if is_plain:
+            return python(*plain)
+        return python(
+            *[
+                part if reader is None else reader(part, references)
+                for part, reader in zip(plain, readers, strict=True)
+            ]
+        )
+
+    return read

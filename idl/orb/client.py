@@ -1,0 +1,153 @@
+"""The client's side of the network: a connection that was let in, and one call at a time over it.
+
+Every failure is told with what is known about the call: it cannot have been carried out while not
+all of it had been handed to the network, and may have been afterwards.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import time
+from dataclasses import dataclass
+from typing import NoReturn
+
+from idl import system, wire
+from idl.access import Token, is_loopback
+from idl.call import Address
+from idl.dispatch import Answer
+from idl.marshal import printable
+from idl.orb import frames
+from idl.orb.endpoint import Request
+from idl.orb.guard import Limits, Policy
+
+CONNECT_TIMEOUT_S = 5.0
+
+_NO_REQUEST = bytes(16)
+
+
+class NetworkLink(frames.Stream):
+    """One connection of a client. See `Link`."""
+
+    def __init__(self, sock: socket.socket, address: Address, limits: Limits) -> None:
+        super().__init__(sock)
+        self._address = address
+        self._seq = 0
+        self._policy = _policy(limits, limits.message_bytes_max, frames.RESULT)
+
+    def exchange(self, request: Request, deadline: float) -> Answer:
+        """See `Link.exchange`."""
+        self._seq = (self._seq + 1) & 0xFFFF
+        frame = frames.encode(
+            frames.INVOKE, self._seq, request.request_id, request.body, request.transaction
+        )
+        try:
+            self.send(frame, deadline)
+        except OSError as failed:
+            # Not all of it was handed to the network, so the server cannot have acted on it.
+            self._fail(request, failed, system.Completion.NO)
+        try:
+            reply = self.receive(self._policy, deadline)
+            if reply.seq != self._seq or reply.request_id != request.request_id:
+                raise frames.Refused("the answer belongs to another call")
+            return Answer(wire.unpack(reply.body), bool(reply.flags & frames.EXCEPTION))
+        except (OSError, frames.Refused, wire.Unreadable) as failed:
+            self._fail(request, failed, system.Completion.MAYBE)
+
+    def is_usable(self) -> bool:
+        """See `Link.is_usable`."""
+        return self.is_quiet()
+
+    def log_in(self, token: Token | None, limits: Limits, deadline: float) -> None:
+        """Proves who this client is; raises NO_PERMISSION or TRANSIENT when it is not let in."""
+        secret = None if token is None else token.reveal()
+        login = {"handshake": {"oncemq": wire.VERSION, "token": secret}, "object": "oncemq"}
+        self.send(frames.encode(frames.CONNECT, 0, _NO_REQUEST, wire.pack(login)), deadline)
+        policy = _policy(limits, limits.handshake_bytes_max, frames.CONNECTED, frames.NOT_CONNECTED)
+        reply = self.receive(policy, deadline)
+        if reply.kind == frames.CONNECTED:
+            return
+        reason = wire.unpack(reply.body)
+        if reason == wire.NOT_ALLOWED:
+            raise system.NO_PERMISSION(
+                f"{self._address} does not let this client in: check its token or certificate"
+            )
+        told = printable(reason) if isinstance(reason, str) else "no reason given"
+        raise system.TRANSIENT(f"{self._address} is busy: {told}")
+
+    def _fail(self, request: Request, failed: Exception, completed: system.Completion) -> NoReturn:
+        place = f"{request.what} at {self._address}, request {request.request_id.hex()}"
+        if isinstance(failed, TimeoutError):
+            raise system.TIMEOUT(f"{place}: no answer in time", completed) from failed
+        reason = "the connection was lost" if isinstance(failed, OSError) else str(failed)
+        raise system.COMM_FAILURE(f"{place}: {reason}", completed) from failed
+
+
+@dataclass(frozen=True)
+class Connector:
+    """Makes connections to one server."""
+
+    address: Address
+    tls: ssl.SSLContext | None
+    token: Token | None
+    limits: Limits
+
+    def __call__(self, deadline: float) -> NetworkLink:
+        """A connection that the server has let in; raises with Completion.NO."""
+        if self.token is not None and self.tls is None and not is_loopback(self.address.host):
+            raise system.NO_PERMISSION(
+                f"{self.address} is another machine, and a token goes there by TLS only: set up TLS"
+            )
+        deadline = min(deadline, time.monotonic() + CONNECT_TIMEOUT_S)
+        sock = self._reach(deadline)
+        try:
+            return self._introduce(sock, deadline)
+        except ssl.SSLCertVerificationError as wrong:
+            sock.close()
+            told = f"{self.address} is not who it should be: {wrong.verify_message}"
+            raise system.NO_PERMISSION(told) from wrong
+        except (OSError, frames.Refused, wire.Unreadable) as failed:
+            sock.close()
+            kind = system.TIMEOUT if isinstance(failed, TimeoutError) else system.TRANSIENT
+            raise kind(
+                f"{self.address} broke off the login: it is too busy, refuses this client's "
+                "certificate, or is no OnceMQ server of this version"
+            ) from failed
+        except BaseException:
+            sock.close()
+            raise
+
+    def _reach(self, deadline: float) -> socket.socket:
+        host, port = self.address.host, self.address.port
+        try:
+            return socket.create_connection((host, port), frames.time_left(deadline))
+        except TimeoutError as late:
+            told = f"{self.address} did not answer in time. Is the server running?"
+            raise system.TIMEOUT(told) from late
+        except OSError as failed:
+            reason = failed.strerror or failed
+            told = f"cannot reach {self.address}: {reason}. Is the server running?"
+            raise system.TRANSIENT(told) from failed
+
+    def _introduce(self, sock: socket.socket, deadline: float) -> NetworkLink:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self.tls is not None:
+            sock.settimeout(frames.time_left(deadline))
+            sock = self.tls.wrap_socket(sock, server_hostname=self.address.host)
+        link = NetworkLink(sock, self.address, self.limits)
+        try:
+            link.log_in(self.token, self.limits, deadline)
+        except BaseException:
+            link.close()
+            raise
+        return link
+
+
+def _policy(limits: Limits, frame_bytes_max: int, *kinds: int) -> Policy:
+    return Policy(
+        kinds=frozenset(kinds),
+        serializer=frames.MSGPACK,
+        flags_allowed=frames.HAS_REQUEST_ID | frames.EXCEPTION,
+        frame_bytes_max=frame_bytes_max,
+        annotation_bytes_max=limits.annotation_bytes_max,
+    )

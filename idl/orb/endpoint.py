@@ -1,0 +1,148 @@
+"""A client's way to one server: pooled connections, shared by threads, safe across a fork.
+
+The rule of repetition lives here. A call that never left may be made again at will. One that may
+have reached the server is made again, with the same request id, only when its operation is
+idempotent; otherwise the caller is told COMPLETED_MAYBE and decides. Which transport the
+connections use is not known here: a `Connect` makes them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from typing import Any, NamedTuple, Protocol
+
+from idl import system
+from idl.dispatch import Answer
+
+
+class Request(NamedTuple):
+    """One call on its way: the packed body, the idempotency key, and what travels beside it."""
+
+    body: bytes
+    request_id: bytes
+    transaction: bytes
+    idempotent: bool
+    what: str
+
+
+class Link(Protocol):
+    """One connection. It belongs to one call at a time."""
+
+    def exchange(self, request: Request, deadline: float) -> Answer:
+        """Sends the request and waits for the answer to it.
+
+        Raises COMM_FAILURE or TIMEOUT with what is known about the call; the link is then closed.
+        """
+
+    def is_usable(self) -> bool:
+        """Whether the other side has neither closed the connection nor sent what nobody asked."""
+
+    def close(self) -> None:
+        """Lets go of the connection, in this process only."""
+
+
+# Makes a connection until the deadline; raises a system exception with Completion.NO.
+Connect = Callable[[float], Link]
+
+
+class _Pool:
+    """The idle links of one process, and how many there may be at once."""
+
+    def __init__(self, links_max: int) -> None:
+        self.process = os.getpid()
+        self.idle: deque[Link] = deque()
+        self.slots: SimpleQueue[None] = SimpleQueue()
+        for _ in range(links_max):
+            self.slots.put(None)
+
+
+class Endpoint:
+    """The connections to one server. Any thread may call; each call has a link to itself."""
+
+    def __init__(self, connect: Connect, clock: Callable[[], float], links_max: int) -> None:
+        self._connect = connect
+        self._clock = clock
+        self._links_max = links_max
+        self._pool = _Pool(links_max)
+        self._is_closed = False
+
+    def call(self, request: Request, timeout_s: float) -> Answer:
+        """Makes the call, over a pooled connection or a new one, within the time."""
+        deadline = self._clock() + timeout_s
+        pool = self._own_pool()
+        try:
+            pool.slots.get(timeout=timeout_s)
+        except Empty:
+            told = f"all {self._links_max} connections stayed busy"
+            raise system.TRANSIENT(told) from None
+        try:
+            return self._attempt(pool, request, deadline)
+        except system.COMM_FAILURE as lost:
+            if not request.idempotent and lost.completed is not system.Completion.NO:
+                raise
+            return self._repeat(pool, request, deadline, lost)
+        finally:
+            pool.slots.put(None)
+
+    def close(self) -> None:
+        """Closes the idle connections; one that is in use is closed when its call ends."""
+        self._is_closed = True
+        _drop(self._pool.idle)
+
+    def _repeat(
+        self, pool: _Pool, request: Request, deadline: float, lost: system.COMM_FAILURE
+    ) -> Answer:
+        try:
+            return self._attempt(pool, request, deadline)
+        except system.SystemException as failed:
+            if failed.completed is system.Completion.NO:
+                # The second attempt did nothing, but what the first one did is still not known.
+                raise type(failed)(failed.reason, lost.completed) from lost
+            raise
+
+    def _attempt(self, pool: _Pool, request: Request, deadline: float) -> Answer:
+        link = self._take(pool, deadline)
+        try:
+            answer = link.exchange(request, deadline)
+        except BaseException:
+            # Half an answer may be on its way: no later call may take it for its own.
+            link.close()
+            raise
+        if self._is_closed:
+            link.close()
+        else:
+            pool.idle.append(link)
+        return answer
+
+    def _take(self, pool: _Pool, deadline: float) -> Link:
+        if self._is_closed:
+            raise system.TRANSIENT("the connection was closed by this client")
+        while pool.idle:
+            try:
+                link = pool.idle.pop()
+            except IndexError:
+                break
+            if link.is_usable():
+                return link
+            link.close()
+        return self._connect(deadline)
+
+    def _own_pool(self) -> _Pool:
+        pool = self._pool
+        if pool.process == os.getpid():
+            return pool
+        # A forked child: the links are the parent's, and so may be the locks that its threads held.
+        self._pool = own = _Pool(self._links_max)
+        _drop(pool.idle)
+        return own
+
+
+def _drop(links: deque[Any]) -> None:
+    while links:
+        try:
+            links.pop().close()
+        except IndexError:
+            return

@@ -1,0 +1,117 @@
+"""What a server lets in: the limits, the judgement on a frame's header, and the places for peers.
+
+Everything here is decided before any payload is looked at. `judge` is pure; `Gate` counts the
+connections and says whom to turn away, and touches no socket itself. It knows neither Pyro5, from
+whose protocol the numbers of types and flags are handed in, nor who the peers are.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeVar
+
+C = TypeVar("C")
+
+MEBIBYTE = 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much a peer may send, hold and dawdle."""
+
+    message_bytes_max: int = 64 * MEBIBYTE
+    handshake_bytes_max: int = 4096
+    annotation_bytes_max: int = 4096
+    connections_max: int = 512
+    connections_before_login_max: int = 64
+    handshake_s: float = 3.0
+    message_s: float = 30.0
+    idle_s: float = 600.0
+    drain_s: float = 10.0
+
+
+class Header(NamedTuple):
+    """What the head of a frame announces."""
+
+    kind: int
+    serializer: int
+    flags: int
+    data_bytes: int
+    annotation_bytes: int
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Which frames are expected now, and how large they may be."""
+
+    kinds: frozenset[int]
+    serializer: int
+    flags_allowed: int
+    frame_bytes_max: int
+    annotation_bytes_max: int
+
+
+def judge(header: Header, policy: Policy) -> str | None:
+    """Why the frame is refused, or None when its payload may be read."""
+    if header.kind not in policy.kinds:
+        return f"message type {header.kind}"
+    if header.serializer != policy.serializer:
+        return f"serializer {header.serializer}"
+    if header.flags & ~policy.flags_allowed:
+        return f"flags {header.flags:#x}"
+    if header.annotation_bytes > policy.annotation_bytes_max:
+        return f"{header.annotation_bytes} bytes of annotations"
+    if header.data_bytes + header.annotation_bytes > policy.frame_bytes_max:
+        return f"{header.data_bytes + header.annotation_bytes} bytes"
+    return None
+
+
+class Gate(Generic[C]):
+    """The places of a server: those of peers that have proven themselves, and the waiting room.
+
+    The waiting room is never closed to a newcomer: whoever has been silent longest makes room. An
+    honest client proves itself in milliseconds and is gone from it before its turn comes.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._lock = threading.Lock()
+        # Ordered by arrival, so that the first is the one that has waited longest.
+        self._waiting: dict[C, None] = {}
+        self._inside: set[C] = set()
+
+    def arrive(self, peer: C) -> C | None:
+        """Gives the peer a place in the waiting room; returns whom to turn away for it.
+
+        When every place is taken by peers that have proven themselves it is the newcomer.
+        """
+        with self._lock:
+            if len(self._inside) >= self._limits.connections_max:
+                return peer
+            turned_away = None
+            if len(self._waiting) >= self._limits.connections_before_login_max:
+                turned_away = next(iter(self._waiting))
+                del self._waiting[turned_away]
+            self._waiting[peer] = None
+            return turned_away
+
+    def enter(self, peer: C) -> bool:
+        """Moves a peer that has proven itself inside; False when there is no place for it."""
+        with self._lock:
+            if peer not in self._waiting or len(self._inside) >= self._limits.connections_max:
+                return False
+            del self._waiting[peer]
+            self._inside.add(peer)
+            return True
+
+    def leave(self, peer: C) -> None:
+        """The peer is gone, from wherever it was."""
+        with self._lock:
+            self._waiting.pop(peer, None)
+            self._inside.discard(peer)
+
+    def everyone(self) -> list[C]:
+        """All peers that have a place now."""
+        with self._lock:
+            return [*self._waiting, *self._inside]

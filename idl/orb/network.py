@@ -1,0 +1,230 @@
+"""The orb over the network: what a program publishes through, and calls through.
+
+It puts the parts together: a server where an address to listen on is given, an endpoint for each
+server that is called, and what references mean on the way in and out.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import time
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+from idl import system, wire
+from idl.access import AnyoneHere, Authenticator, Tls, Token, check_listening, is_loopback
+from idl.call import Address, Reference, current_outgoing
+from idl.cos import PropagationContext
+from idl.dispatch import Authorize, ObjectTable, allow_everything
+from idl.mapping import InvalidValue, Structure
+from idl.marshal import OperationCodec, codec_of, read_exception
+from idl.orb.client import Connector
+from idl.orb.endpoint import Endpoint, Request
+from idl.orb.guard import Limits
+from idl.orb.server import Server, Serving
+from idl.proxies import (
+    Proxy,
+    export_proxy,
+    make_proxy,
+    new_request_id,
+    reference_of,
+    timeout_of,
+    unguessable_name,
+    write_arguments,
+)
+
+T = TypeVar("T")
+
+CALL_TIMEOUT_S = 30.0
+LINKS_PER_SERVER_MAX = 64
+BACKLOG = 512
+
+_CONTEXT = codec_of(Structure(PropagationContext))
+
+
+class NetworkOrb:
+    """An orb over Pyro5: a server where `listen` is given, a client always. See `Orb`.
+
+    Shared by any number of threads, and usable in a forked child, where it is a client only.
+    References that a caller names lead to the caller's own host, to here, or to `trusted` servers;
+    only the last are shown this orb's token.
+    """
+
+    def __init__(
+        self,
+        listen: Address | None = None,
+        *,
+        advertise: Address | None = None,
+        tls: Tls | None = None,
+        authenticator: Authenticator | None = None,
+        authorize: Authorize = allow_everything,
+        token: Token | None = None,
+        limits: Limits | None = None,
+        timeout_s: float = CALL_TIMEOUT_S,
+        trusted: frozenset[Address] = frozenset(),
+    ) -> None:
+        self.address: Address | None = None
+        self._limits = limits or Limits()
+        self._objects = ObjectTable(authorize)
+        client_tls = None if tls is None else tls.client_context()
+        self._calls = _Calls(client_tls, token, self._limits, timeout_s)
+        self._calls_to_strangers = _Calls(client_tls, None, self._limits, timeout_s)
+        self._trusted = trusted
+        self._server: Server | None = None
+        if listen is not None:
+            check_listening(listen.host, tls, authenticator)
+            self._serve(listen, advertise, tls, authenticator or AnyoneHere())
+
+    def publish(self, servant: T, interface: type[T], name: str | None = None) -> T:
+        """See `Orb.publish`."""
+        if self.address is None:
+            raise InvalidValue("this orb does not listen: nothing can be published here")
+        chosen = name or unguessable_name()
+        self._objects.publish(chosen, servant, interface)
+        return make_proxy(Reference(chosen, self.address), interface, self._calls)
+
+    def withdraw(self, published: object) -> None:
+        """See `Orb.withdraw`."""
+        self._objects.withdraw(reference_of(cast(Proxy, published)).name)
+
+    def proxy(self, reference: str, interface: type[T], timeout_s: float | None = None) -> T:
+        """See `Orb.proxy`."""
+        return make_proxy(Reference.parse(reference), interface, self._calls, timeout_s)
+
+    def reference_of(self, published: object) -> str:
+        """See `Orb.reference_of`."""
+        return str(reference_of(cast(Proxy, published)))
+
+    def close(self) -> None:
+        """See `Orb.close`."""
+        if self._server is not None:
+            self._server.close()
+        self._calls.close()
+        self._calls_to_strangers.close()
+
+    def _serve(
+        self,
+        listen: Address,
+        advertise: Address | None,
+        tls: Tls | None,
+        authenticator: Authenticator,
+    ) -> None:
+        context = None if tls is None else tls.server_context()
+        family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
+        bound = (listen.host, listen.port)
+        listener = socket.create_server(bound, family=family, backlog=BACKLOG)
+        self.address = own = advertise or Address(listen.host, listener.getsockname()[1])
+        serving = Serving(
+            objects=self._objects,
+            authenticator=authenticator,
+            tls=context,
+            limits=self._limits,
+            references=lambda host: _PeerReferences(
+                host, own, self._trusted, self._calls, self._calls_to_strangers
+            ),
+        )
+        self._server = Server(listener, serving)
+
+
+class _Calls:
+    """Carries out calls, with one identity, to any number of servers. See `Caller`."""
+
+    def __init__(
+        self, tls: ssl.SSLContext | None, token: Token | None, limits: Limits, timeout_s: float
+    ) -> None:
+        self._tls = tls
+        self._token = token
+        self._limits = limits
+        self._timeout_s = timeout_s
+        self._endpoints: dict[Address, Endpoint] = {}
+
+    def invoke(self, proxy: Proxy, codec: OperationCodec, arguments: tuple[Any, ...]) -> Any:
+        """See `Caller.invoke`."""
+        outgoing = current_outgoing()
+        reference = reference_of(proxy)
+        name = codec.operation.name
+        request = Request(
+            body=wire.pack_call(reference.name, name, write_arguments(codec, arguments, self)),
+            request_id=outgoing.request_id or new_request_id(),
+            transaction=self._write_transaction(outgoing.transaction),
+            idempotent=codec.operation.idempotent,
+            what=f"{reference.name}.{name}",
+        )
+        self._check_size(request)
+        timeout_s = outgoing.timeout_s or timeout_of(proxy) or self._timeout_s
+        answer = self._endpoint(reference.address).call(request, timeout_s)
+        try:
+            if answer.is_exception:
+                raise read_exception(answer.plain, codec.exceptions, self)
+            return codec.read_result(answer.plain, self)
+        except InvalidValue as wrong:
+            told = f"{request.what} answered with something else than its interface says: {wrong}"
+            raise system.MARSHAL(told, system.Completion.MAYBE) from wrong
+
+    def export(self, target: object, interface: type) -> str:
+        """See `References.export`."""
+        return export_proxy(target, interface)
+
+    def resolve(self, name: str, interface: type) -> object:
+        """See `References.resolve`."""
+        return make_proxy(Reference.parse(name), interface, self)
+
+    def close(self) -> None:
+        """Lets go of all connections."""
+        for endpoint in list(self._endpoints.values()):
+            endpoint.close()
+
+    def _endpoint(self, address: Address) -> Endpoint:
+        endpoint = self._endpoints.get(address)
+        if endpoint is None:
+            connector = Connector(address, self._tls, self._token, self._limits)
+            made = Endpoint(connector, time.monotonic, LINKS_PER_SERVER_MAX)
+            # No lock, which a fork could leave held: one step decides which of two is kept.
+            endpoint = self._endpoints.setdefault(address, made)
+        return endpoint
+
+    def _check_size(self, request: Request) -> None:
+        allowed = self._limits.message_bytes_max - self._limits.annotation_bytes_max
+        if len(request.body) > allowed:
+            raise system.IMP_LIMIT(
+                f"{request.what}: {len(request.body)} bytes in one call, {allowed} are allowed: "
+                "send less at a time"
+            )
+        if len(request.transaction) > self._limits.annotation_bytes_max // 2:
+            raise system.IMP_LIMIT(
+                f"{request.what}: its transaction is nested too deeply to travel"
+            )
+
+    def _write_transaction(self, context: PropagationContext | None) -> bytes:
+        if context is None:
+            return b""
+        assert _CONTEXT.write is not None
+        return wire.pack(_CONTEXT.write(context, self))
+
+
+@dataclass(frozen=True)
+class _PeerReferences:
+    """What references mean that came from a peer.
+
+    It may name objects of its own host, of ours, and of trusted servers; otherwise a stranger could
+    make this server connect to wherever the stranger likes, and show its token there.
+    """
+
+    host: str
+    own: Address
+    trusted: frozenset[Address]
+    calls: _Calls
+    calls_to_strangers: _Calls
+
+    def export(self, target: object, interface: type) -> str:
+        return export_proxy(target, interface)
+
+    def resolve(self, name: str, interface: type) -> object:
+        reference = Reference.parse(name)
+        address = reference.address
+        if address == self.own or address in self.trusted:
+            return make_proxy(reference, interface, self.calls)
+        if address.host == self.host or (is_loopback(address.host) and is_loopback(self.host)):
+            return make_proxy(reference, interface, self.calls_to_strangers)
+        raise system.NO_PERMISSION(f"{name[:200]!r} is not an object that this caller may name")

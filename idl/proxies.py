@@ -1,0 +1,130 @@
+"""Objects that stand for remote ones: a class per interface, made once from its operations.
+
+A proxy is typed by its Protocol, can be shared by threads and costs nothing to make. It holds a
+reference and whoever carries calls out for it; it knows no transport, and no secret, and refuses to
+be pickled: what travels is the reference.
+"""
+
+from __future__ import annotations
+
+import functools
+import secrets
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar, cast
+
+from idl.call import REQUEST_ID_BYTES, Reference
+from idl.mapping import InvalidValue, Operation, idl_name
+from idl.marshal import OperationCodec, operation_codecs
+from idl.system import BAD_PARAM
+
+T = TypeVar("T")
+
+UNGUESSABLE_BYTES = 16
+
+
+class Caller(Protocol):
+    """Carries out the calls of proxies."""
+
+    def invoke(self, proxy: Proxy, codec: OperationCodec, arguments: tuple[Any, ...]) -> Any:
+        """Makes the call and returns or raises what it did."""
+
+
+class Proxy:
+    """What all proxies have in common; two that stand for the same object are equal."""
+
+    __slots__ = ("_caller", "_reference", "_timeout_s")
+
+    def __init__(self, reference: Reference, caller: Caller, timeout_s: float | None) -> None:
+        self._reference = reference
+        self._caller = caller
+        self._timeout_s = timeout_s
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Proxy) and reference_of(self) == reference_of(other)
+
+    def __hash__(self) -> int:
+        return hash(self._reference)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._reference}>"
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            f"{self!r} cannot be pickled: pass its reference and connect on the other side"
+        )
+
+
+def reference_of(proxy: Proxy) -> Reference:
+    """What the proxy stands for."""
+    return proxy._reference
+
+
+def timeout_of(proxy: Proxy) -> float | None:
+    """How long each of the proxy's calls may take, where that was said."""
+    return proxy._timeout_s
+
+
+def make_proxy(
+    reference: Reference, interface: type[T], caller: Caller, timeout_s: float | None = None
+) -> T:
+    """An object with the interface's operations, each of which goes through the caller."""
+    kind: Any = interface
+    return cast(T, _proxy_class(kind)(reference, caller, timeout_s))
+
+
+def new_request_id() -> bytes:
+    """An idempotency key that no other call has."""
+    return secrets.token_bytes(REQUEST_ID_BYTES)
+
+
+def unguessable_name() -> str:
+    """A name for an object that only those know who were given its reference."""
+    return f"object/{secrets.token_hex(UNGUESSABLE_BYTES)}"
+
+
+@functools.cache
+def _proxy_class(interface: Any) -> type[Proxy]:
+    methods = {name: _method(codec) for name, codec in operation_codecs(interface).items()}
+    name = idl_name(interface).replace("::", ".")
+    return type(name, (Proxy,), {"__slots__": (), "__doc__": interface.__doc__, **methods})
+
+
+def _method(codec: OperationCodec) -> Callable[..., Any]:
+    operation = codec.operation
+
+    def call(self: Proxy, *arguments: Any, **named: Any) -> Any:
+        if named:
+            arguments = _ordered(operation, arguments, named)
+        return self._caller.invoke(self, codec, arguments)
+
+    call.__name__ = operation.name
+    return call
+
+
+def _ordered(
+    operation: Operation, arguments: tuple[Any, ...], named: dict[str, Any]
+) -> tuple[Any, ...]:
+    rest = [name for name, _ in operation.parameters[len(arguments) :]]
+    if sorted(named) != sorted(rest):
+        raise BAD_PARAM(f"{operation.name} takes {[name for name, _ in operation.parameters]}")
+    return (*arguments, *(named[name] for name in rest))
+
+
+def write_arguments(
+    codec: OperationCodec, arguments: tuple[Any, ...], references: Any
+) -> tuple[Any, ...]:
+    """The plain arguments of a call; what does not fit the interface is BAD_PARAM."""
+    try:
+        return codec.write_arguments(arguments, references)
+    except InvalidValue as wrong:
+        raise BAD_PARAM(str(wrong)) from wrong
+
+
+def export_proxy(target: object, interface: type) -> str:
+    """The reference of a proxy; only what was published, or came from elsewhere, can be passed."""
+    if not isinstance(target, Proxy):
+        raise InvalidValue(
+            f"{type(target).__name__} is not a published {interface.__name__}: publish it, and "
+            "pass what publish returned"
+        )
+    return str(target._reference)

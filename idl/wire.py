@@ -1,0 +1,99 @@
+"""The bytes of a message body: msgpack without classes, and only so much of it.
+
+The layout of a call is the one Pyro5 gives its msgpack serializer, (object, operation, arguments,
+names), so that the frames are Pyro5's own. Pure: it knows neither sockets nor the values of the
+image, which `marshal.py` has made plain before they come here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgpack
+
+# What the two sides say to each other when they connect.
+VERSION = 1
+NOT_ALLOWED = "not allowed"
+FULL = "too many connections"
+
+# What one body may make us build: a unit for each element, and some more for whatever holds them.
+UNITS_MAX = 2_000_000
+UNITS_PER_CONTAINER = 8
+ELEMENTS_MAX = 1_000_000
+# Up to this size, what a body announces and does not hold cannot amount to much.
+TRUSTED_BYTES_MAX = 1024
+
+
+class Unreadable(ValueError):
+    """A body is not what it should be: not msgpack, a foreign extension, or of the wrong form."""
+
+
+def pack(plain: Any) -> bytes:
+    """The bytes of plain values."""
+    packed: bytes = msgpack.packb(plain, use_bin_type=True)
+    return packed
+
+
+def unpack(body: bytes | memoryview) -> Any:
+    """The plain values of a body, sequences as tuples; raises `Unreadable` for anything else."""
+    budget = _Budget()
+    limit = min(ELEMENTS_MAX, len(body))
+    try:
+        if len(body) > TRUSTED_BYTES_MAX:
+            _check_complete(body)
+        return msgpack.unpackb(
+            body,
+            raw=False,
+            use_list=False,
+            list_hook=budget.count,
+            object_hook=budget.count,
+            ext_hook=_refuse_extension,
+            max_array_len=limit,
+            max_map_len=limit,
+        )
+    except (ValueError, msgpack.UnpackException, RecursionError, TypeError) as wrong:
+        # The text of the library may quote what was sent, and is of no use to the sender.
+        raise Unreadable("the message body cannot be read") from wrong
+
+
+def pack_call(object_name: str, operation: str, arguments: tuple[Any, ...]) -> bytes:
+    """The body of a request."""
+    return pack((object_name, operation, arguments, {}))
+
+
+def unpack_call(body: bytes | memoryview) -> tuple[str, str, tuple[Any, ...]]:
+    """Object, operation and arguments of a request."""
+    match unpack(body):
+        case (str() as object_name, str() as operation, tuple() as arguments, {**named}):
+            if not named:
+                return object_name, operation, arguments
+    raise Unreadable("the request does not have the form of a call")
+
+
+def _check_complete(body: bytes | memoryview) -> None:
+    """Walks through the body without building anything: all that is announced must be there.
+
+    Memory for a sequence is taken when its length is read, long before its elements are missed.
+    """
+    walker = msgpack.Unpacker(max_buffer_size=len(body))
+    walker.feed(body)
+    walker.skip()
+    if walker.tell() != len(body):
+        raise Unreadable("the message body has another length than its content")
+
+
+class _Budget:
+    """Ends the unpacking of a body whose bytes are few and whose values are too many."""
+
+    def __init__(self) -> None:
+        self._left = UNITS_MAX
+
+    def count(self, container: Any) -> Any:
+        self._left -= len(container) + UNITS_PER_CONTAINER
+        if self._left < 0:
+            raise Unreadable("too many values in one message")
+        return container
+
+
+def _refuse_extension(code: int, data: bytes) -> Any:
+    raise Unreadable(f"extension {code} is not allowed")

@@ -1,0 +1,166 @@
+"""The rule of repetition: what never left may go again, what may have arrived only if it may."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from idl import system
+from idl.dispatch import Answer
+from idl.orb.endpoint import Endpoint, Request
+
+Event = Answer | system.SystemException
+ANSWER = Answer("done")
+LOST = system.COMM_FAILURE("lost", system.Completion.MAYBE)
+NEVER_LEFT = system.COMM_FAILURE("lost", system.Completion.NO)
+LATE = system.TIMEOUT("late", system.Completion.MAYBE)
+
+
+class ScriptedLink:
+    """A link that does what the script says, call by call."""
+
+    def __init__(self, script: list[Event], sent: list[bytes]) -> None:
+        self.script = script
+        self.sent = sent
+        self.is_open = True
+        self.is_stale = False
+
+    def exchange(self, request: Request, deadline: float) -> Answer:
+        assert self.is_open
+        self.sent.append(request.request_id)
+        event = self.script.pop(0)
+        if isinstance(event, Answer):
+            return event
+        raise event
+
+    def is_usable(self) -> bool:
+        return not self.is_stale
+
+    def close(self) -> None:
+        self.is_open = False
+
+
+class Server:
+    """Makes scripted links, and remembers all of them."""
+
+    def __init__(self, *script: Event) -> None:
+        self.script = list(script)
+        self.links: list[ScriptedLink] = []
+        self.sent: list[bytes] = []
+
+    def __call__(self, deadline: float) -> ScriptedLink:
+        self.links.append(ScriptedLink(self.script, self.sent))
+        return self.links[-1]
+
+
+def endpoint(server: Callable[[float], ScriptedLink]) -> Endpoint:
+    return Endpoint(server, clock=lambda: 0.0, links_max=2)
+
+
+def request(idempotent: bool) -> Request:
+    return Request(b"", b"k" * 16, b"", idempotent, "object.operation")
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
+def test_a_call_that_never_left_is_made_again_on_a_new_connection(idempotent: bool) -> None:
+    server = Server(NEVER_LEFT, ANSWER)
+    assert endpoint(server).call(request(idempotent), 1.0) is ANSWER
+    assert len(server.links) == 2
+
+
+def test_an_idempotent_call_whose_answer_was_lost_is_repeated_under_the_same_key() -> None:
+    server = Server(LOST, ANSWER)
+    assert endpoint(server).call(request(idempotent=True), 1.0) is ANSWER
+    assert server.sent == [b"k" * 16] * 2
+
+
+def test_any_other_call_whose_answer_was_lost_is_never_silently_repeated() -> None:
+    server = Server(LOST, ANSWER)
+    with pytest.raises(system.COMM_FAILURE) as told:
+        endpoint(server).call(request(idempotent=False), 1.0)
+    assert told.value.completed is system.Completion.MAYBE
+    assert len(server.sent) == 1
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
+def test_a_call_that_took_too_long_is_not_repeated(idempotent: bool) -> None:
+    server = Server(LATE, ANSWER)
+    with pytest.raises(system.TIMEOUT):
+        endpoint(server).call(request(idempotent), 1.0)
+    assert len(server.sent) == 1
+
+
+def test_a_second_loss_is_told() -> None:
+    server = Server(LOST, LOST, ANSWER)
+    with pytest.raises(system.COMM_FAILURE):
+        endpoint(server).call(request(idempotent=True), 1.0)
+    assert len(server.sent) == 2
+
+
+def test_a_repeat_that_finds_nobody_does_not_hide_what_the_first_attempt_may_have_done() -> None:
+    server = Server(LOST)
+
+    def gone_the_second_time(deadline: float) -> ScriptedLink:
+        if server.links:
+            raise system.TRANSIENT("nobody there")
+        return server(deadline)
+
+    with pytest.raises(system.TRANSIENT, match="nobody there") as told:
+        endpoint(gone_the_second_time).call(request(idempotent=True), 1.0)
+    assert told.value.completed is system.Completion.MAYBE
+
+
+def test_a_connection_is_used_again_after_an_answer_and_never_after_a_failure() -> None:
+    server = Server(ANSWER, ANSWER, LATE, ANSWER)
+    way = endpoint(server)
+    way.call(request(True), 1.0)
+    way.call(request(True), 1.0)
+    assert len(server.links) == 1
+    with pytest.raises(system.TIMEOUT):
+        way.call(request(True), 1.0)
+    assert not server.links[0].is_open
+    way.call(request(True), 1.0)
+    assert len(server.links) == 2
+
+
+def test_a_stale_connection_is_replaced_before_anything_is_sent() -> None:
+    server = Server(ANSWER, ANSWER)
+    way = endpoint(server)
+    way.call(request(False), 1.0)
+    server.links[0].is_stale = True
+    way.call(request(False), 1.0)
+    assert not server.links[0].is_open
+    assert len(server.links) == 2
+
+
+def test_an_interrupted_call_takes_its_connection_with_it() -> None:
+    class Interrupted(ScriptedLink):
+        def exchange(self, request: Request, deadline: float) -> Answer:
+            raise KeyboardInterrupt
+
+    link = Interrupted([], [])
+    way = Endpoint(lambda deadline: link, clock=lambda: 0.0, links_max=1)
+    with pytest.raises(KeyboardInterrupt):
+        way.call(request(True), 1.0)
+    assert not link.is_open
+
+
+def test_more_calls_at_once_than_connections_wait_and_then_say_so() -> None:
+    class Nested(ScriptedLink):
+        def exchange(self, request: Request, deadline: float) -> Answer:
+            return way.call(request, 0.01)
+
+    way = Endpoint(lambda deadline: Nested([], []), clock=lambda: 0.0, links_max=2)
+    with pytest.raises(system.TRANSIENT, match="all 2 connections stayed busy"):
+        way.call(request(False), 0.01)
+
+
+def test_a_closed_endpoint_lets_go_and_refuses() -> None:
+    server = Server(ANSWER)
+    way = endpoint(server)
+    way.call(request(True), 1.0)
+    way.close()
+    assert not server.links[0].is_open
+    with pytest.raises(system.TRANSIENT, match="closed by this client"):
+        way.call(request(True), 1.0)

@@ -1,0 +1,193 @@
+"""Our frames are Pyro5's frames, whole or refused, however the network cuts them into pieces."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from Pyro5 import protocol
+from Pyro5.serializers import MsgpackSerializer
+
+from idl import wire
+from idl.orb import frames
+from idl.orb.guard import Policy
+from tests.byte_tables import check_table, tables_of
+
+KEY = bytes(range(16))
+POLICY = Policy(
+    kinds=frozenset({frames.INVOKE}),
+    serializer=frames.MSGPACK,
+    flags_allowed=frames.HAS_REQUEST_ID,
+    frame_bytes_max=10_000_000,
+    annotation_bytes_max=4096,
+)
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[frames.Stream, frames.Stream]]:
+    left, right = socket.socketpair()
+    streams = frames.Stream(left), frames.Stream(right)
+    yield streams
+    for stream in streams:
+        stream.close()
+
+
+def soon() -> float:
+    return time.monotonic() + 5.0
+
+
+def test_the_table_in_the_module_is_the_layout_in_use() -> None:
+    (table,) = tables_of(frames)
+    check_table(table)
+    whole = frames._HEADER.format + frames._DIGEST_ANNOTATION.format.lstrip("!")
+    check_table(table, struct.Struct(whole))
+
+
+@pytest.mark.parametrize("transaction", [b"", b"context"])
+@pytest.mark.parametrize("body", [b"", b"x", b"x" * 100_000])
+def test_pyro5_reads_what_we_write(body: bytes, transaction: bytes) -> None:
+    data = frames.encode(frames.INVOKE, 7, KEY, body, transaction)
+    message = protocol.ReceivingMessage(data[:40], data[40:])
+    assert (message.type, message.seq, message.serializer_id) == (frames.INVOKE, 7, 4)
+    assert message.corr_id == KEY
+    assert bytes(message.data) == body
+    assert set(message.annotations) == ({"OMQD", "OMQT"} if transaction else {"OMQD"})
+    assert bytes(message.annotations.get("OMQT", b"")) == transaction
+
+
+def test_the_layout_of_a_call_is_that_of_pyro5() -> None:
+    ours = wire.pack_call("object", "operation", (1, b"x"))
+    assert ours == MsgpackSerializer().dumpsCall("object", "operation", (1, b"x"), {})
+    assert wire.unpack_call(ours) == ("object", "operation", (1, b"x"))
+
+
+@pytest.mark.parametrize("size", [0, 1, 16 * 1024 - 52, 16 * 1024, 1_000_000])
+def test_a_frame_arrives_as_it_was_sent(
+    pair: tuple[frames.Stream, frames.Stream], size: int
+) -> None:
+    sender, receiver = pair
+    data = frames.encode(frames.INVOKE, 65535, KEY, b"b" * size, b"transaction")
+    thread = threading.Thread(target=sender.send, args=(data, soon()))
+    thread.start()
+    frame = receiver.receive(POLICY, soon())
+    thread.join()
+    assert (frame.kind, frame.flags, frame.seq, frame.request_id) == (frames.INVOKE, 0, 65535, KEY)
+    assert bytes(frame.body) == b"b" * size
+    assert frame.transaction == b"transaction"
+    assert receiver.is_quiet()
+
+
+def test_frames_are_told_apart_however_they_are_cut(
+    pair: tuple[frames.Stream, frames.Stream],
+) -> None:
+    sender, receiver = pair
+    stream = b"".join(frames.encode(frames.INVOKE, n, KEY, b"%d" % n * n) for n in range(20))
+
+    def trickle() -> None:
+        for start in range(0, len(stream), 7):
+            sender.send(stream[start : start + 7], soon())
+
+    thread = threading.Thread(target=trickle)
+    thread.start()
+    bodies = [bytes(receiver.receive(POLICY, soon()).body) for _ in range(20)]
+    thread.join()
+    assert bodies == [b"%d" % n * n for n in range(20)]
+
+
+@pytest.mark.parametrize("transaction", [b"", b"context"])
+def test_no_single_changed_byte_gets_through(transaction: bytes) -> None:
+    data = frames.encode(frames.INVOKE, 3, KEY, b"a body of some length", transaction)
+    let_through = []
+    for position in range(len(data)):
+        for flip in (0x01, 0x80, 0xFF):
+            changed = bytearray(data)
+            changed[position] ^= flip
+            if not _is_refused(bytes(changed)):
+                let_through.append((position, flip))
+    assert let_through == []
+
+
+def _is_refused(data: bytes) -> bool:
+    left, right = socket.socketpair()
+    receiver = frames.Stream(right)
+    with left, right:
+        left.sendall(data)
+        left.shutdown(socket.SHUT_WR)
+        try:
+            receiver.receive(POLICY, soon())
+        except (frames.Refused, OSError):
+            return True
+        return False
+
+
+def test_a_frame_is_refused_by_its_header_alone(pair: tuple[frames.Stream, frames.Stream]) -> None:
+    sender, receiver = pair
+    data = frames.encode(frames.CONNECT, 0, KEY, b"x" * 1000)
+    sender.send(data[:40], soon())
+    with pytest.raises(frames.Refused, match="message type 1"):
+        receiver.receive(POLICY, soon())
+
+
+def test_a_frame_must_be_over_soon_after_it_has_begun(
+    pair: tuple[frames.Stream, frames.Stream],
+) -> None:
+    sender, receiver = pair
+    sender.send(frames.encode(frames.INVOKE, 0, KEY, b"x")[:20], soon())
+    begun = time.monotonic()
+    with pytest.raises(TimeoutError):
+        receiver.receive(POLICY, begun + 60.0, message_s=0.2)
+    assert time.monotonic() - begun < 2.0
+
+
+def test_a_peer_that_does_not_read_is_given_up(pair: tuple[frames.Stream, frames.Stream]) -> None:
+    sender, _ = pair
+    with pytest.raises(TimeoutError, match="does not read"):
+        sender.send(bytes(50_000_000), time.monotonic() + 0.2)
+
+
+def test_an_interrupted_stream_ends_the_wait(pair: tuple[frames.Stream, frames.Stream]) -> None:
+    _, receiver = pair
+    timer = threading.Timer(0.1, receiver.interrupt)
+    timer.start()
+    with pytest.raises(OSError, match="closed the connection"):
+        receiver.receive(POLICY, soon())
+    timer.join()
+
+
+def test_a_stream_is_quiet_until_something_arrives(
+    pair: tuple[frames.Stream, frames.Stream],
+) -> None:
+    sender, receiver = pair
+    assert receiver.is_quiet()
+    sender.interrupt()
+    assert not receiver.is_quiet()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"\xdd\x00\x0f\x42\x40" * 800,
+        b"\xdd\xff\xff\xff\xff" + b"\x01" * 2000,
+        b"\xdf\xff\xff\xff\xff" + b"\x01" * 2000,
+        b"\x80" * 2000,
+        b"\x91" * 2000 + b"\x01",
+        b"\xdc\xff\xff" + b"\x80" * 65535,
+        b"\xdd\x00\x0f\x42\x41" + b"\x01" * 1_000_001,
+        b"\x93" + (b"\xdd\x00\x0f\x42\x40" + b"\x01" * 1_000_000) * 3,
+        b"\xc7\x00\x05",
+        b"\xd6\xff\x00\x00\x00\x00",
+        b"",
+        b"\x01\x01",
+    ],
+    ids=range(12),
+)
+def test_a_body_that_announces_or_holds_too_much_is_unreadable(body: bytes) -> None:
+    if body == b"\xdc\xff\xff" + b"\x80" * 65535:
+        # As many empty maps as fit the budget are let through, and are not a call.
+        assert len(wire.unpack(body)) == 65535
+    with pytest.raises(wire.Unreadable):
+        wire.unpack_call(body)
