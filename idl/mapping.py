@@ -34,6 +34,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Protocol, TypeVar, dataclass_transform
 
 ANY_DEPTH_MAX = 16
+SHOWN_BYTES_MAX = 30
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -463,6 +464,8 @@ def _returned_types(hint: object) -> list[IdlType]:
 
 def _invalid(where: str, value: object, rule: str) -> InvalidValue:
     # Shortened before it is shown: the value may be a payload of any size.
+    if isinstance(value, bytes | bytearray) and len(value) > SHOWN_BYTES_MAX:
+        return InvalidValue(f"{where}: {bytes(value[:SHOWN_BYTES_MAX])!r}... {rule}")
     return InvalidValue(f"{where}: {reprlib.repr(value)} {rule}")
 
 

@@ -171,7 +171,9 @@ _SYSTEM_IDS = {raised: name for name, raised in _SYSTEM_EXCEPTIONS.items()}
 def write_exception(raised: UserException | system.SystemException, references: References) -> Any:
     """An exception of the IDL or of CORBA as its repository id and its fields."""
     if isinstance(raised, system.SystemException):
-        return (_SYSTEM_IDS[type(raised)], (raised.reason, raised.completed.name))
+        # One that is not CORBA's own travels as the closest that is.
+        known = next((k for k in type(raised).__mro__ if k in _SYSTEM_IDS), system.UNKNOWN)
+        return (_SYSTEM_IDS[known], (raised.reason, raised.completed.name))
     kind: Any = type(raised)
     return (repository_id(kind), _structure_writer(kind)(raised, references))
 

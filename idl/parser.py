@@ -12,8 +12,7 @@ and one include guard; pragmas are skipped. It does not know whether a constant 
 two bases must not have the same operation, that a local interface must not be passed to a remote
 one, nor any binding to Python. A test compares its verdicts with those of omniidl.
 
-It is long because half of it are the classes of what a text can say; the rest is of little use
-without them, and they without the rest.
+It is long because half of it are the classes of what a text can say, which the rest is about.
 """
 
 from __future__ import annotations
@@ -437,16 +436,21 @@ class _Place:
 
     def declare(self, name: Name, value: object) -> _Place:
         key = name.lower()
-        for known in self._all_named(key):
-            # What a base declares may be declared anew, except for its operations.
-            if key in self.names or isinstance(known.value, Operation):
-                raise _clash(name, name.at, known)
+        if key in self.names:
+            raise _clash(name, name.at, self.names[key])
+        self.check_operations(name)
         if key == self.name.lower() and not isinstance(self.value, Operation):
             raise IdlError(name.at, f"'{name}' is also the name of what it stands in.")
         if key in self.used:
             raise IdlError(name.at, f"'{self.used[key]}' has been used here for something else.")
         path = f"{self.path}::{name}".removeprefix("::")
         return self.names.setdefault(key, _Place(name, path, value, self))
+
+    def check_operations(self, name: Name) -> None:
+        """Raises `IdlError` if an inherited operation has the name; all else may be shadowed."""
+        for known in self._all_named(name.lower()):
+            if isinstance(known.value, Operation):
+                raise _clash(name, name.at, known)
 
     def find(self, name: Name, *, is_use: bool) -> _Place:
         first, *rest = name.removeprefix("::").split("::")
@@ -518,15 +522,15 @@ class _Resolver:
             self.finish(place)
 
     def _declared(self, value: Any, scope: _Place) -> Any:
-        # What stands before the name belongs around it, what follows belongs inside; but bases,
-        # looked up inside, would find what they bring.
+        if isinstance(value, Interface):
+            # Bases are looked up before the interface has its name, and not among what they bring.
+            value = replace(value, bases=self.resolve(value.bases, scope, "bases"))
         place, parts = scope, dict[str, Any]()
         for part in fields(value):
             if part.name == "name":
                 place = self._place(value, scope)
-            else:
-                around = scope if part.name == "bases" else place
-                parts[part.name] = self.resolve(getattr(value, part.name), around, part.name)
+            elif part.name != "bases":
+                parts[part.name] = self.resolve(getattr(value, part.name), place, part.name)
         resolved = replace(value, **parts)
         if isinstance(resolved, _Kept):
             place.value = self.declarations[place.path] = resolved
@@ -534,20 +538,21 @@ class _Resolver:
 
     def _place(self, value: Any, scope: _Place) -> _Place:
         """Where the value is declared: a new place, or one announced or opened before."""
-        bases = [self._found(base.name, scope, "bases") for base in getattr(value, "bases", ())]
         again = {Module: (Module,), Interface: (Forward,), Forward: (Forward, Interface)}
         place = scope.names.get(value.name.lower())
-        kinds = again.get(type(value), ())
-        if not place or place.name != value.name or not isinstance(place.value, kinds):
+        if not place or not isinstance(place.value, again.get(type(value), ())):
             place = scope.declare(value.name, value)
+        elif place.name != value.name:
+            raise _clash(value.name, value.name.at, place)
         match value:
             case Interface():
-                place.value, place.bases = value, bases
+                place.value = value
+                place.bases = [self.outermost.find(one.name, is_use=False) for one in value.bases]
+                place.check_operations(value.name)
             case Operation(True, result, name, parameters, raises):
                 gives = [one for one in parameters if one.direction != "in"]
                 if gives or raises or result != Basic("void"):
-                    rule = "it has no result, no out parameters and no exceptions"
-                    raise IdlError(name.at, f"'{name}' is oneway: {rule}.")
+                    raise IdlError(name.at, f"'{name}' is oneway, but gives something back.")
             case Enum():
                 for enumerator in value.enumerators:
                     scope.declare(enumerator, enumerator)

@@ -68,6 +68,8 @@ def make_proxy(
     reference: Reference, interface: type[T], caller: Caller, timeout_s: float | None = None
 ) -> T:
     """An object with the interface's operations, each of which goes through the caller."""
+    if timeout_s is not None and not 0 < timeout_s < float("inf"):
+        raise InvalidValue(f"timeout {timeout_s!r}: a call may take a positive, finite time")
     kind: Any = interface
     return cast(T, _proxy_class(kind)(reference, caller, timeout_s))
 

@@ -36,7 +36,8 @@ def pack(plain: Any) -> bytes:
 
 def unpack(body: bytes | memoryview) -> Any:
     """The plain values of a body, sequences as tuples; raises `Unreadable` for anything else."""
-    budget = _Budget()
+    # Every value takes a byte at least: a short body cannot use up what it may make us build.
+    count = None if len(body) * (UNITS_PER_CONTAINER + 1) < UNITS_MAX else _Budget().count
     limit = min(ELEMENTS_MAX, len(body))
     try:
         if len(body) > TRUSTED_BYTES_MAX:
@@ -45,8 +46,8 @@ def unpack(body: bytes | memoryview) -> Any:
             body,
             raw=False,
             use_list=False,
-            list_hook=budget.count,
-            object_hook=budget.count,
+            list_hook=count,
+            object_hook=count,
             ext_hook=_refuse_extension,
             max_array_len=limit,
             max_map_len=limit,

@@ -19,32 +19,32 @@ log = logging.getLogger("oncemq.audit")
 
 
 class Audit:
-    """Writes audit lines, at most so many a second."""
+    """Writes audit lines, so many a second of each kind: noise of one kind hides no other."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._lock = threading.Lock()
         self._second = 0.0
-        self._written = 0
-        self._left_out = 0
+        self._counts: dict[str, int] = {}
 
     def record(self, event: str, **facts: object) -> None:
         """Writes one line: the event, and what is known about it."""
-        if not self._has_room():
+        if not self._has_room(event):
             return
         shown = {name: str(value)[:VALUE_LENGTH_MAX] for name, value in facts.items()}
         log.info("%s", json.dumps({"event": event, **shown}))
 
-    def _has_room(self) -> bool:
+    def _has_room(self, event: str) -> bool:
         with self._lock:
             now = self._clock()
             if now - self._second >= 1.0:
-                left_out, self._left_out = self._left_out, 0
-                self._second, self._written = now, 0
-                if left_out:
-                    log.info("%s", json.dumps({"event": "lines left out", "count": left_out}))
-            self._written += 1
-            if self._written > LINES_PER_SECOND_MAX:
-                self._left_out += 1
-                return False
-            return True
+                counts, self._counts, self._second = self._counts, {}, now
+                self._tell_left_out(counts)
+            self._counts[event] = self._counts.get(event, 0) + 1
+            return self._counts[event] <= LINES_PER_SECOND_MAX
+
+    def _tell_left_out(self, counts: dict[str, int]) -> None:
+        for event, count in counts.items():
+            if count > LINES_PER_SECOND_MAX:
+                left_out = count - LINES_PER_SECOND_MAX
+                log.info("%s", json.dumps({"event": f"{event}, left out", "count": left_out}))

@@ -29,6 +29,10 @@ def orb(request: pytest.FixtureRequest) -> Iterator[Orb]:
     made.close()
 
 
+class Stranger(system.TRANSIENT):
+    """A standard exception of somebody's own making."""
+
+
 class Queue:
     """A servant of Mq_Fifo that remembers, and fails in every way that a servant can."""
 
@@ -54,6 +58,8 @@ class Queue:
                 raise mq.Deadlock("somebody")
             case b"rolled back":
                 raise system.TRANSACTION_ROLLEDBACK("timeout", system.Completion.YES)
+            case b"stranger":
+                raise Stranger("not one of CORBA's own", system.Completion.NO)
             case b"defect":
                 raise KeyError("/secret/path")
         self.messages.append((header, attrib, data))
@@ -101,6 +107,19 @@ def test_a_standard_exception_arrives_with_what_is_known(orb: Orb) -> None:
     with pytest.raises(system.TRANSACTION_ROLLEDBACK) as told:
         fifo.mqPut(None, HEADER, (), b"rolled back")
     assert (told.value.reason, told.value.completed) == ("timeout", system.Completion.YES)
+
+
+def test_a_standard_exception_of_one_s_own_arrives_as_the_closest_there_is(orb: Orb) -> None:
+    fifo = orb.publish(Queue(), mq.Mq_Fifo)
+    with pytest.raises(system.TRANSIENT, match="not one of CORBA's own"):
+        fifo.mqPut(None, HEADER, (), b"stranger")
+
+
+@pytest.mark.parametrize("timeout_s", [0.0, -1.0, float("inf"), float("nan")])
+def test_a_proxy_must_have_a_positive_and_finite_timeout(orb: Orb, timeout_s: float) -> None:
+    reference = orb.reference_of(orb.publish(Queue(), mq.Mq_Fifo))
+    with pytest.raises(InvalidValue, match="positive, finite"):
+        orb.proxy(reference, mq.Mq_Fifo, timeout_s=timeout_s)
 
 
 @pytest.mark.parametrize("data", [b"undeclared", b"defect"])
