@@ -1,0 +1,207 @@
+"""Runs the benchmarks and shows what they found: `python -m benchmarks [NAME ...]`.
+
+On a terminal there is a bar while it runs and tables at the end; `--json` writes the same for
+programs. The run reports its bars as kept or missed and ends with 0 either way: on a machine that
+others use, a benchmark is a measurement and never a gate.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from benchmarks import orb
+from benchmarks.measure import (
+    Bar,
+    Comparison,
+    Effort,
+    Result,
+    Setting,
+    Spread,
+    Verdict,
+    count_rounds,
+    run,
+)
+
+BENCHMARKS: dict[str, Callable[[Setting], list[Comparison]]] = {"orb": orb.comparisons}
+THOROUGH = Effort()
+QUICK = Effort(rounds=3, calls=200)
+MICRO = 1e6
+
+_STYLES = {
+    Verdict.KEPT: "green",
+    Verdict.PERHAPS_KEPT: "yellow",
+    Verdict.PERHAPS_MISSED: "yellow",
+    Verdict.MISSED: "bold red",
+}
+
+
+def _known(names: list[str] | None) -> list[str]:
+    strange = [name for name in names or [] if name not in BENCHMARKS]
+    if strange:
+        told = f"there is no benchmark {strange[0]!r}; there are: {', '.join(BENCHMARKS)}"
+        raise typer.BadParameter(told)
+    return names or list(BENCHMARKS)
+
+
+def main(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(callback=_known, metavar="NAME", help="Which; all if none is named."),
+    ] = None,
+    json_file: Annotated[
+        str,
+        typer.Option("--json", metavar="FILE", help="Write the figures here; - is the output."),
+    ] = "",
+    rounds: Annotated[
+        int | None, typer.Option(min=1, max=1000, help="Rounds of each subject.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Few rounds: does it still run?")] = False,
+    tls: Annotated[bool, typer.Option("--tls", help="Measure calls over TLS, too.")] = False,
+) -> None:
+    """Measure ours and what it stands on, in alternating rounds."""
+    effort = QUICK if quick else THOROUGH
+    effort = Effort(rounds or effort.rounds, effort.calls)
+    # The figures alone go to the output where a program reads them.
+    console = Console(stderr=json_file == "-")
+    with tempfile.TemporaryDirectory(prefix="oncemq-benchmarks-") as scratch:
+        setting = Setting(Path(scratch), with_tls=tls)
+        chosen = {name: BENCHMARKS[name](setting) for name in names or []}
+        found = _run_all(chosen, effort)
+    for result in found:
+        _show(result, console)
+    for comparison in (one for group in chosen.values() for one in group if one.skipped):
+        console.print(
+            f"{comparison.title}: skipped, {comparison.skipped}", style="yellow", soft_wrap=True
+        )
+    if json_file:
+        _write(json.dumps(_report(found, effort), indent=2), json_file)
+
+
+def _run_all(chosen: dict[str, list[Comparison]], effort: Effort) -> list[Result]:
+    due = [(name, one) for name, group in chosen.items() for one in group if not one.skipped]
+    # Drawn between the rounds only: a thread that redraws would be measured along with the calls.
+    progress = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        auto_refresh=False,
+        transient=True,
+    )
+    found = []
+    with progress:
+        total = sum(count_rounds(comparison, effort) for _, comparison in due)
+        task = progress.add_task("", total=total)
+
+        def after_round() -> None:
+            progress.advance(task)
+            progress.refresh()
+
+        for name, comparison in due:
+            progress.update(task, description=f"{name}: {comparison.title}", refresh=True)
+            found.append(run(comparison, effort, time.perf_counter, after_round))
+    return found
+
+
+# --- For people ----------------------------------------------------------------------------------
+
+
+def _show(result: Result, console: Console) -> None:
+    comparison = result.comparison
+    table = Table(title=comparison.title, title_justify="left", title_style="bold")
+    table.add_column()
+    for heading in ("p50 µs", "p99 µs", "calls/s"):
+        table.add_column(heading, justify="right")
+    table.add_column(f"{comparison.yardstick.value} ÷ {comparison.baseline}", justify="right")
+    for subject in comparison.subjects:
+        typical = result.typical(subject.name)
+        table.add_row(
+            subject.name,
+            f"{typical.p50_s * MICRO:,.1f}",
+            f"{typical.p99_s * MICRO:,.1f}",
+            f"{typical.calls_per_s:,.0f}",
+            _shown(result.ratio(subject.name, comparison.baseline)),
+        )
+    console.print(table)
+    for bar in comparison.bars:
+        verdict = result.verdict(bar)
+        console.print(
+            f"{_sentence(bar, result)}: [{_STYLES[verdict]}]{verdict.value}[/]", soft_wrap=True
+        )
+    console.print()
+
+
+def _shown(ratio: Spread) -> str:
+    return f"{ratio.median:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"
+
+
+def _sentence(bar: Bar, result: Result) -> str:
+    ratio = _shown(result.ratio(bar.subject, bar.reference))
+    return f"{bar.subject} ÷ {bar.reference}: {ratio}; the bar is {bar.ratio_max}"
+
+
+# --- For programs --------------------------------------------------------------------------------
+
+
+def _report(found: list[Result], effort: Effort) -> dict[str, Any]:
+    return {
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "system": f"{platform.system()} {platform.release()}",
+        "cpus": os.cpu_count(),
+        "rounds": effort.rounds,
+        "calls_per_round": effort.calls,
+        "comparisons": [_described(result) for result in found],
+    }
+
+
+def _described(result: Result) -> dict[str, Any]:
+    comparison = result.comparison
+    return {
+        "title": comparison.title,
+        "clients": comparison.clients,
+        "baseline": comparison.baseline,
+        "yardstick": comparison.yardstick.value,
+        "subjects": [_described_subject(result, one.name) for one in comparison.subjects],
+        "bars": [_described_bar(result, bar) for bar in comparison.bars],
+    }
+
+
+def _described_subject(result: Result, name: str) -> dict[str, Any]:
+    typical = result.typical(name)
+    return {
+        "name": name,
+        "p50_us": typical.p50_s * MICRO,
+        "p99_us": typical.p99_s * MICRO,
+        "calls_per_s": typical.calls_per_s,
+        "ratio": vars(result.ratio(name, result.comparison.baseline)),
+    }
+
+
+def _described_bar(result: Result, bar: Bar) -> dict[str, Any]:
+    ratio = vars(result.ratio(bar.subject, bar.reference))
+    return {**vars(bar), "ratio": ratio, "verdict": result.verdict(bar).value}
+
+
+def _write(text: str, file: str) -> None:
+    if file == "-":
+        sys.stdout.write(text + "\n")
+    else:
+        Path(file).write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    typer.run(main)
