@@ -7,6 +7,7 @@ module decides who somebody is, never what they may do, and knows no transport.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import hmac
 import ipaddress
@@ -228,6 +229,7 @@ def check_listening(host: str, tls: Tls | None, authenticator: Authenticator | N
     )
 
 
+@functools.lru_cache(maxsize=1024)
 def is_loopback(host: str) -> bool:
     """Whether the host is this machine, and cannot be reached from another one."""
     if host == "localhost":

@@ -8,6 +8,7 @@ what the calls made here shall carry, the other which call is being served here.
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
@@ -46,6 +47,7 @@ class Address:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @classmethod
+    @functools.lru_cache(maxsize=1024)
     def parse(cls, text: str) -> Address:
         """The address written as `host:port` or `[host]:port`."""
         host, colon, port = text.rpartition(":")
@@ -200,6 +202,17 @@ class Orb(Protocol):
 
         Without a name the object gets one that nobody can guess.
         """
+
+    def publish_family(
+        self, prefix: str, find: Callable[[str], object], interface: type[T]
+    ) -> None:
+        """Makes callable the objects `prefix/...`, which `find` makes or finds for each call.
+
+        They need not be kept, outlive a restart, and are reached by whoever knows their name.
+        """
+
+    def member(self, name: str, interface: type[T]) -> T:
+        """An object that stands for the one with this name here, published or of a family."""
 
     def withdraw(self, published: object) -> None:
         """From now on the object does not exist; calls that are running finish."""

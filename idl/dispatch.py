@@ -27,6 +27,8 @@ log = logging.getLogger("oncemq.orb")
 
 # Raises NO_PERMISSION unless this caller may use this operation of this object.
 Authorize = Callable[[Call, str, str], None]
+# The servant for what stands behind the prefix in a name; raises `InvalidValue` if there is none.
+Find = Callable[[str], object]
 
 
 class Answer(NamedTuple):
@@ -43,6 +45,12 @@ class _Published:
     operations: dict[str, tuple[Callable[..., Any], OperationCodec]]
 
 
+@dataclass(frozen=True)
+class _Family:
+    find: Find
+    codecs: dict[str, OperationCodec]
+
+
 def allow_everything(call: Call, object_name: str, operation: str) -> None:
     """The authorisation of a server whose callers may all do everything."""
 
@@ -52,6 +60,7 @@ class ObjectTable:
 
     def __init__(self, authorize: Authorize = allow_everything) -> None:
         self._objects: dict[str, _Published] = {}
+        self._families: dict[str, _Family] = {}
         self._authorize = authorize
 
     def publish(self, name: str, servant: object, interface: type) -> None:
@@ -64,6 +73,12 @@ class ObjectTable:
         # One step, so that of two that publish under one name only one succeeds.
         if self._objects.setdefault(check_object_name(name), published) is not published:
             raise InvalidValue(f"an object is published as {name!r} already")
+
+    def publish_family(self, prefix: str, find: Find, interface: type) -> None:
+        """Makes callable whatever `find` finds behind `prefix/`: objects that are not kept here."""
+        family = _Family(find, operation_codecs(interface))
+        if self._families.setdefault(check_object_name(prefix), family) is not family:
+            raise InvalidValue(f"a family of objects is published as {prefix!r} already")
 
     def withdraw(self, name: str) -> None:
         """From now on there is no object with this name."""
@@ -97,11 +112,24 @@ class ObjectTable:
         self._authorize(call, name, operation)
         published = self._objects.get(name)
         if published is None:
-            raise system.OBJECT_NOT_EXIST(f"there is no object {name[:200]!r}")
+            return self._find_member(name, operation)
         found = published.operations.get(operation)
         if found is None:
             raise system.BAD_OPERATION(f"{name[:200]!r} has no operation {operation[:100]!r}")
         return found
+
+    def _find_member(self, name: str, operation: str) -> tuple[Callable[..., Any], OperationCodec]:
+        prefix, _, rest = name.partition("/")
+        family = self._families.get(prefix)
+        if family is None:
+            raise system.OBJECT_NOT_EXIST(f"there is no object {name[:200]!r}")
+        codec = family.codecs.get(operation)
+        if codec is None:
+            raise system.BAD_OPERATION(f"{name[:200]!r} has no operation {operation[:100]!r}")
+        try:
+            return getattr(family.find(rest), operation), codec
+        except InvalidValue as wrong:
+            raise system.OBJECT_NOT_EXIST(str(wrong)) from wrong
 
     def _run(
         self,

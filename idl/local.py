@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 from idl import system
 from idl.access import LOCAL
 from idl.call import Address, Call, Reference, current_outgoing
-from idl.dispatch import Authorize, ObjectTable, allow_everything
+from idl.dispatch import Authorize, Find, ObjectTable, allow_everything
 from idl.marshal import OperationCodec, read_exception
 from idl.proxies import (
     Proxy,
@@ -42,6 +42,14 @@ class LocalOrb:
         chosen = name or unguessable_name()
         self._objects.publish(chosen, servant, interface)
         return make_proxy(Reference(chosen, HERE), interface, self)
+
+    def publish_family(self, prefix: str, find: Find, interface: type[T]) -> None:
+        """See `Orb.publish_family`."""
+        self._objects.publish_family(prefix, find, interface)
+
+    def member(self, name: str, interface: type[T]) -> T:
+        """See `Orb.member`."""
+        return make_proxy(Reference(name, HERE), interface, self)
 
     def withdraw(self, published: object) -> None:
         """See `Orb.withdraw`."""
@@ -76,6 +84,9 @@ class LocalOrb:
         if answer.is_exception:
             raise read_exception(answer.plain, codec.exceptions, self)
         return codec.read_result(answer.plain, self)
+
+    def start(self, proxy: Proxy, codec: OperationCodec, arguments: tuple[Any, ...]) -> None:
+        """See `Caller.start`: here nothing is under way before it is waited for."""
 
     def export(self, target: object, interface: type) -> str:
         """See `References.export`."""

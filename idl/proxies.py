@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import secrets
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
 from idl.call import REQUEST_ID_BYTES, Reference
 from idl.mapping import InvalidValue, Operation, idl_name
@@ -18,8 +18,11 @@ from idl.marshal import OperationCodec, operation_codecs
 from idl.system import BAD_PARAM
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 UNGUESSABLE_BYTES = 16
+
+_CODEC = "oncemq_codec"
 
 
 class Caller(Protocol):
@@ -27,6 +30,14 @@ class Caller(Protocol):
 
     def invoke(self, proxy: Proxy, codec: OperationCodec, arguments: tuple[Any, ...]) -> Any:
         """Makes the call and returns or raises what it did."""
+
+    def start(
+        self, proxy: Proxy, codec: OperationCodec, arguments: tuple[Any, ...]
+    ) -> Callable[[], Any] | None:
+        """Sends the call if that can be done at once; the function waits for what it did.
+
+        None where it cannot, and then nothing was sent.
+        """
 
 
 class Proxy:
@@ -100,7 +111,24 @@ def _method(codec: OperationCodec) -> Callable[..., Any]:
         return self._caller.invoke(self, codec, arguments)
 
     call.__name__ = operation.name
+    vars(call)[_CODEC] = codec
     return call
+
+
+def started(
+    method: Callable[P, T], *arguments: P.args, **named: P.kwargs
+) -> Callable[[], T] | None:
+    """The call is under way, and the function waits for its answer; None if it must be made anew.
+
+    So one thread can have several calls under way: `[started(each.commit) for each in resources]`.
+    Only proxies of a network can do so, and only where a connection stands ready; else nothing was
+    sent. What was started must be waited for.
+    """
+    proxy, codec = getattr(method, "__self__", None), getattr(method, _CODEC, None)
+    if not isinstance(proxy, Proxy) or codec is None or named:
+        return None
+    waiting: Callable[[], T] | None = proxy._caller.start(proxy, codec, arguments)
+    return waiting
 
 
 def _ordered(

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from types import ModuleType
 
-from idl import cos, mq, parser
+from idl import coordination, cos, mq, parser
 from idl.mapping import (
     IdlType,
     UserException,
@@ -89,7 +89,7 @@ def _image_name(enumeration: str, enumerator: str) -> str:
 def rows_of_image() -> Rows:
     """The same rows, from what the modules of the image define."""
     rows: Rows = {}
-    for module in (cos, mq):
+    for module in (cos, mq, coordination):
         for python in _classes(module):
             rows.update(_class_rows(python))
     return rows

@@ -37,6 +37,11 @@ class NetworkLink(frames.Stream):
 
     def exchange(self, request: Request, deadline: float) -> Answer:
         """See `Link.exchange`."""
+        self.send_request(request, deadline)
+        return self.receive_answer(request, deadline)
+
+    def send_request(self, request: Request, deadline: float) -> None:
+        """See `Link.send_request`."""
         self._seq = (self._seq + 1) & 0xFFFF
         frame = frames.encode(
             frames.INVOKE, self._seq, request.request_id, request.body, request.transaction
@@ -46,6 +51,9 @@ class NetworkLink(frames.Stream):
         except OSError as failed:
             # Not all of it was handed to the network, so the server cannot have acted on it.
             self._fail(request, failed, system.Completion.NO)
+
+    def receive_answer(self, request: Request, deadline: float) -> Answer:
+        """See `Link.receive_answer`."""
         try:
             reply = self.receive(self._policy, deadline)
             if reply.seq != self._seq or reply.request_id != request.request_id:

@@ -37,6 +37,12 @@ class Link(Protocol):
         Raises COMM_FAILURE or TIMEOUT with what is known about the call; the link is then closed.
         """
 
+    def send_request(self, request: Request, deadline: float) -> None:
+        """The first half of `exchange`."""
+
+    def receive_answer(self, request: Request, deadline: float) -> Answer:
+        """The second half of `exchange`."""
+
     def is_usable(self) -> bool:
         """Whether the other side has neither closed the connection nor sent what nobody asked."""
 
@@ -57,6 +63,15 @@ class _Pool:
         self.slots: SimpleQueue[None] = SimpleQueue()
         for _ in range(links_max):
             self.slots.put(None)
+
+
+class Started(NamedTuple):
+    """A request that was sent, and the link on which its answer will come."""
+
+    pool: _Pool
+    link: Link
+    request: Request
+    deadline: float
 
 
 class Endpoint:
@@ -80,6 +95,50 @@ class Endpoint:
             raise system.TRANSIENT(told) from None
         try:
             return self._attempt(pool, request, deadline)
+        except system.COMM_FAILURE as lost:
+            if not request.idempotent and lost.completed is not system.Completion.NO:
+                raise
+            return self._repeat(pool, request, deadline, lost)
+        finally:
+            pool.slots.put(None)
+
+    def start(self, request: Request, timeout_s: float) -> Started | None:
+        """Sends the request if a connection is ready; None if none is, and then nothing was sent.
+
+        Whoever started it finishes it: until then the connection is its own.
+        """
+        deadline = self._clock() + timeout_s
+        pool = self._own_pool()
+        if self._is_closed or not pool.idle:
+            return None
+        try:
+            pool.slots.get_nowait()
+        except Empty:
+            return None
+        link = _usable(pool)
+        if link is not None:
+            try:
+                link.send_request(request, deadline)
+            except system.SystemException:
+                # Not all of it was handed to the network: nothing was done.
+                link.close()
+                link = None
+        if link is None:
+            pool.slots.put(None)
+            return None
+        return Started(pool, link, request, deadline)
+
+    def finish(self, started: Started) -> Answer:
+        """The answer to what was started; repeated as `call` would, when it was lost."""
+        pool, link, request, deadline = started
+        try:
+            try:
+                answer = link.receive_answer(request, deadline)
+            except BaseException:
+                link.close()
+                raise
+            self._give_back(pool, link)
+            return answer
         except system.COMM_FAILURE as lost:
             if not request.idempotent and lost.completed is not system.Completion.NO:
                 raise
@@ -111,24 +170,19 @@ class Endpoint:
             # Half an answer may be on its way: no later call may take it for its own.
             link.close()
             raise
+        self._give_back(pool, link)
+        return answer
+
+    def _give_back(self, pool: _Pool, link: Link) -> None:
         if self._is_closed:
             link.close()
         else:
             pool.idle.append(link)
-        return answer
 
     def _take(self, pool: _Pool, deadline: float) -> Link:
         if self._is_closed:
             raise system.TRANSIENT("the connection was closed by this client")
-        while pool.idle:
-            try:
-                link = pool.idle.pop()
-            except IndexError:
-                break
-            if link.is_usable():
-                return link
-            link.close()
-        return self._connect(deadline)
+        return _usable(pool) or self._connect(deadline)
 
     def _own_pool(self) -> _Pool:
         pool = self._pool
@@ -138,6 +192,18 @@ class Endpoint:
         self._pool = own = _Pool(self._links_max)
         _drop(pool.idle)
         return own
+
+
+def _usable(pool: _Pool) -> Link | None:
+    while pool.idle:
+        try:
+            link = pool.idle.pop()
+        except IndexError:
+            return None
+        if link.is_usable():
+            return link
+        link.close()
+    return None
 
 
 def _drop(links: deque[Any]) -> None:

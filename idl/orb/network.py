@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 import ssl
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
@@ -16,7 +17,7 @@ from idl import system, wire
 from idl.access import AnyoneHere, Authenticator, Tls, Token, check_listening, is_loopback
 from idl.call import Address, Reference, current_outgoing
 from idl.cos import PropagationContext
-from idl.dispatch import Authorize, ObjectTable, allow_everything
+from idl.dispatch import Answer, Authorize, Find, ObjectTable, allow_everything
 from idl.mapping import InvalidValue, Structure
 from idl.marshal import OperationCodec, codec_of, read_exception
 from idl.orb.client import Connector
@@ -78,11 +79,20 @@ class NetworkOrb:
 
     def publish(self, servant: T, interface: type[T], name: str | None = None) -> T:
         """See `Orb.publish`."""
+        chosen = name or unguessable_name()
+        published = self.member(chosen, interface)
+        self._objects.publish(chosen, servant, interface)
+        return published
+
+    def publish_family(self, prefix: str, find: Find, interface: type[T]) -> None:
+        """See `Orb.publish_family`."""
+        self._objects.publish_family(prefix, find, interface)
+
+    def member(self, name: str, interface: type[T]) -> T:
+        """See `Orb.member`."""
         if self.address is None:
             raise InvalidValue("this orb does not listen: nothing can be published here")
-        chosen = name or unguessable_name()
-        self._objects.publish(chosen, servant, interface)
-        return make_proxy(Reference(chosen, self.address), interface, self._calls)
+        return make_proxy(Reference(name, self.address), interface, self._calls)
 
     def withdraw(self, published: object) -> None:
         """See `Orb.withdraw`."""
@@ -141,6 +151,24 @@ class _Calls:
 
     def invoke(self, proxy: Proxy, codec: OperationCodec, arguments: tuple[Any, ...]) -> Any:
         """See `Caller.invoke`."""
+        request, timeout_s = self._request(proxy, codec, arguments)
+        answer = self._endpoint(reference_of(proxy).address).call(request, timeout_s)
+        return self._read(request, codec, answer)
+
+    def start(
+        self, proxy: Proxy, codec: OperationCodec, arguments: tuple[Any, ...]
+    ) -> Callable[[], Any] | None:
+        """See `Caller.start`."""
+        endpoint = self._endpoint(reference_of(proxy).address)
+        request, timeout_s = self._request(proxy, codec, arguments)
+        started = endpoint.start(request, timeout_s)
+        if started is None:
+            return None
+        return lambda: self._read(request, codec, endpoint.finish(started))
+
+    def _request(
+        self, proxy: Proxy, codec: OperationCodec, arguments: tuple[Any, ...]
+    ) -> tuple[Request, float]:
         outgoing = current_outgoing()
         reference = reference_of(proxy)
         name = codec.operation.name
@@ -152,8 +180,9 @@ class _Calls:
             what=f"{reference.name}.{name}",
         )
         self._check_size(request)
-        timeout_s = outgoing.timeout_s or timeout_of(proxy) or self._timeout_s
-        answer = self._endpoint(reference.address).call(request, timeout_s)
+        return request, outgoing.timeout_s or timeout_of(proxy) or self._timeout_s
+
+    def _read(self, request: Request, codec: OperationCodec, answer: Answer) -> Any:
         try:
             if answer.is_exception:
                 raise read_exception(answer.plain, codec.exceptions, self)

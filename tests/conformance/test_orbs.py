@@ -14,7 +14,7 @@ from idl.call import Address, Call, Orb, current_call, repeating, within
 from idl.local import LocalOrb
 from idl.mapping import InvalidValue
 from idl.orb import NetworkOrb
-from idl.proxies import make_proxy
+from idl.proxies import make_proxy, started
 
 HEADER = mq.mqHeader(65535, 0, mq.mqTimestamp(2**32 - 1, 999_999), "sender")
 CONTEXT = cos.PropagationContext(
@@ -324,6 +324,40 @@ def test_sixteen_threads_share_one_proxy_and_each_gets_its_own_answer(orb: Orb) 
     for thread in threads:
         thread.join()
     assert wrong == []
+
+
+def test_several_calls_are_under_way_at_once_where_the_orb_can(orb: Orb) -> None:
+    fifo = orb.publish(Queue(), mq.Mq_Fifo)
+    # The first call makes the connection that the next one can be started on.
+    fifo.mqSetPriorization(True)
+    waiting = started(fifo.mqGetPriorization)
+    assert (waiting is None) is isinstance(orb, LocalOrb)
+    assert (waiting or fifo.mqGetPriorization)() is True
+    failing = started(fifo.mqGetNext, None) or (lambda: fifo.mqGetNext(None))
+    with pytest.raises(mq.QueueEmpty):
+        failing()
+    assert started(Queue().mqGetPriorization) is None
+
+
+def test_objects_of_a_family_are_found_by_their_names_and_need_not_be_kept(orb: Orb) -> None:
+    def find(rest: str) -> Queue:
+        if not rest.isdigit():
+            raise InvalidValue(f"{rest!r} is not a number")
+        queue = Queue()
+        queue.is_prioritized = int(rest) % 2 == 1
+        return queue
+
+    orb.publish_family("numbered", find, mq.Mq_Fifo)
+    answers = [orb.member(f"numbered/{n}", mq.Mq_Fifo).mqGetPriorization() for n in range(4)]
+    assert answers == [False, True, False, True]
+    with pytest.raises(system.OBJECT_NOT_EXIST, match="is not a number"):
+        orb.member("numbered/x", mq.Mq_Fifo).mqGetPriorization()
+    with pytest.raises(system.OBJECT_NOT_EXIST):
+        orb.member("unnumbered/1", mq.Mq_Fifo).mqGetPriorization()
+    with pytest.raises(system.BAD_OPERATION):
+        orb.member("numbered/1", mq.Mq_Service).isEnabled()
+    with pytest.raises(InvalidValue, match="already"):
+        orb.publish_family("numbered", find, mq.Mq_Fifo)
 
 
 def test_a_closed_orb_refuses(orb: Orb) -> None:

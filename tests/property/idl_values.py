@@ -35,6 +35,9 @@ class NoCalls:
     def invoke(self, proxy: Proxy, codec: Any, arguments: tuple[Any, ...]) -> Any:
         raise AssertionError("these proxies are only passed around")
 
+    def start(self, proxy: Proxy, codec: Any, arguments: tuple[Any, ...]) -> None:
+        raise AssertionError("these proxies are only passed around")
+
     def export(self, target: object, interface: type) -> str:
         return export_proxy(target, interface)
 

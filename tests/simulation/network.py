@@ -22,7 +22,7 @@ from typing import Any, NoReturn, TypeVar, cast
 
 from idl import system, wire
 from idl.call import REQUEST_ID_BYTES, Address, Call, Principal, Reference, current_outgoing
-from idl.dispatch import Answer, Authorize, ObjectTable, allow_everything
+from idl.dispatch import Answer, Authorize, Find, ObjectTable, allow_everything
 from idl.mapping import InvalidValue
 from idl.marshal import OperationCodec, read_exception, write_exception
 from idl.orb.client import CONNECT_TIMEOUT_S
@@ -90,13 +90,20 @@ class SimulatedLink:
 
     def exchange(self, request: Request, deadline: float) -> Answer:
         """See `Link.exchange`."""
-        left_s = deadline - self._world.now()
-        if left_s <= 0:
+        self.send_request(request, deadline)
+        return self.receive_answer(request, deadline)
+
+    def send_request(self, request: Request, deadline: float) -> None:
+        """See `Link.send_request`."""
+        if deadline - self._world.now() <= 0:
             self._fail(request, system.TIMEOUT, system.Completion.NO)
         self._reply = self._world.promise()
         self._send(request)
+
+    def receive_answer(self, request: Request, deadline: float) -> Answer:
+        """See `Link.receive_answer`."""
         try:
-            payload = self._reply.wait(left_s)
+            payload = self._reply.wait(max(deadline - self._world.now(), 0.0))
             content = unseal(payload or b"")
         except TimeoutError:
             self._fail(request, system.TIMEOUT, system.Completion.MAYBE)
@@ -227,6 +234,14 @@ class SimulatedOrb:
         self._objects.publish(chosen, servant, interface)
         return make_proxy(Reference(chosen, self.address), interface, self)
 
+    def publish_family(self, prefix: str, find: Find, interface: type[T]) -> None:
+        """See `Orb.publish_family`."""
+        self._objects.publish_family(prefix, find, interface)
+
+    def member(self, name: str, interface: type[T]) -> T:
+        """See `Orb.member`."""
+        return make_proxy(Reference(name, self.address), interface, self)
+
     def withdraw(self, published: object) -> None:
         """See `Orb.withdraw`."""
         self._objects.withdraw(reference_of(cast(Proxy, published)).name)
@@ -293,6 +308,9 @@ class SimulatedOrb:
     def is_alive(self) -> bool:
         """Whether the life of the host to which this orb belongs goes on."""
         return not self._life.is_over
+
+    def start(self, proxy: Proxy, codec: OperationCodec, arguments: tuple[Any, ...]) -> None:
+        """See `Caller.start`: here nothing is under way before it is waited for."""
 
     def export(self, target: object, interface: type) -> str:
         """See `References.export`."""

@@ -27,8 +27,16 @@ class ScriptedLink:
         self.is_stale = False
 
     def exchange(self, request: Request, deadline: float) -> Answer:
+        self.send_request(request, deadline)
+        return self.receive_answer(request, deadline)
+
+    def send_request(self, request: Request, deadline: float) -> None:
         assert self.is_open
         self.sent.append(request.request_id)
+        if self.script[:1] == [NEVER_LEFT]:
+            raise self.script.pop(0)  # type: ignore[misc]
+
+    def receive_answer(self, request: Request, deadline: float) -> Answer:
         event = self.script.pop(0)
         if isinstance(event, Answer):
             return event
@@ -164,3 +172,65 @@ def test_a_closed_endpoint_lets_go_and_refuses() -> None:
     assert not server.links[0].is_open
     with pytest.raises(system.TRANSIENT, match="closed by this client"):
         way.call(request(True), 1.0)
+
+
+# --- Calls that are under way while others are sent ----------------------------------------------
+
+
+def test_a_call_is_started_only_where_a_connection_stands_ready() -> None:
+    server = Server(ANSWER, ANSWER)
+    way = endpoint(server)
+    assert way.start(request(True), 1.0) is None
+    way.call(request(True), 1.0)
+    started = way.start(request(True), 1.0)
+    assert started is not None
+    assert way.finish(started) is ANSWER
+    assert len(server.links) == 1
+
+
+def test_a_started_call_has_its_connection_to_itself_until_it_is_finished() -> None:
+    server = Server(ANSWER, ANSWER, ANSWER, ANSWER)
+    way = endpoint(server)
+    way.call(request(True), 1.0)
+    started = way.start(request(True), 1.0)
+    assert started is not None
+    assert way.start(request(True), 1.0) is None
+    way.call(request(True), 1.0)
+    assert len(server.links) == 2
+    assert way.finish(started) is ANSWER
+    assert way.start(request(True), 1.0) is not None
+
+
+def test_what_could_not_be_sent_was_not_started_and_takes_no_place() -> None:
+    server = Server(ANSWER, NEVER_LEFT, ANSWER, ANSWER)
+    way = endpoint(server)
+    way.call(request(True), 1.0)
+    assert way.start(request(False), 1.0) is None
+    assert not server.links[0].is_open
+    for _ in range(2):
+        assert way.call(request(True), 1.0) is ANSWER
+
+
+def test_a_started_call_whose_answer_was_lost_is_repeated_only_if_it_may_be() -> None:
+    for idempotent in (True, False):
+        server = Server(ANSWER, LOST, ANSWER)
+        way = endpoint(server)
+        way.call(request(True), 1.0)
+        started = way.start(request(idempotent), 1.0)
+        assert started is not None
+        if idempotent:
+            assert way.finish(started) is ANSWER
+        else:
+            with pytest.raises(system.COMM_FAILURE):
+                way.finish(started)
+        assert not server.links[0].is_open
+
+
+def test_a_stale_connection_starts_nothing() -> None:
+    server = Server(ANSWER)
+    way = endpoint(server)
+    way.call(request(True), 1.0)
+    server.links[0].is_stale = True
+    assert way.start(request(True), 1.0) is None
+    way.close()
+    assert way.start(request(True), 1.0) is None
