@@ -24,6 +24,9 @@ main() {
 describe() {
     case "$1" in
         omniidl) program=omniidl package=omniidl ;;
+        mkfs.ext4) program=mkfs.ext4 package=e2fsprogs ;;
+        losetup | mount | umount) program=$1 package=mount ;;
+        java) program=java package=default-jre-headless ;;
         *)
             echo "setup: no component is called '$1'; see ${BASH_SOURCE[0]}" >&2
             exit 2

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Runs a private PostgreSQL for tests: its own folder, its own port on the loopback, its own password.
 #
-# usage: tests/setup/postgres.sh start FOLDER     prints the DSN of a new cluster in FOLDER
-#        tests/setup/postgres.sh restart FOLDER   starts the cluster again, also after a crash
-#        tests/setup/postgres.sh stop FOLDER      stops it and removes FOLDER
+# usage: tests/setup/postgres.sh serve FOLDER     prints the DSN of a new cluster in FOLDER, and
+#                                                 stops and removes it when standard input ends
+#        tests/setup/postgres.sh restart FOLDER   starts that cluster again, also after a crash
 #
 # Takes the newest PostgreSQL that is there; where there is none, root gets Debian's. PostgreSQL does
 # not run as root, so root hands FOLDER to the user `postgres` of the package. Ends with 3 when there
@@ -16,17 +16,17 @@ say() { echo "setup: $*" >&2; }
 
 main() {
     if [ "$#" -ne 2 ]; then
-        sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
+        sed -n '4,6s/^# //p' "${BASH_SOURCE[0]}" >&2
         exit 2
     fi
     find_programs || { install_from_debian && find_programs; } || {
         say "no PostgreSQL. Install it (Debian, Ubuntu: apt-get install postgresql)"
         exit 3
     }
+    folder=$2
     case "$1" in
-        start) start "$2" ;;
-        restart) as_owner "$bin/pg_ctl" -D "$2/data" -l "$2/log" -w restart -m immediate >&2 ;;
-        stop) stop "$2" ;;
+        serve) serve ;;
+        restart) as_owner "$bin/pg_ctl" -D "$folder/data" -l "$folder/log" -w start >&2 ;;
         *)
             say "there is no command '$1'"
             exit 2
@@ -63,22 +63,27 @@ as_owner() {
     fi
 }
 
-start() {
-    local folder=$1 password
+serve() {
+    # Whoever started us may be killed in any way; the end of its pipe reaches us in all of them.
+    trap '' INT TERM HUP
+    trap stop EXIT
     mkdir -p "$folder"
-    password=$(head -c 18 /dev/urandom | base64 | tr '/+' 'ab')
     if [ "$(id -u)" -eq 0 ]; then chown postgres "$folder"; fi
-    (umask 077 && as_owner tee "$folder/password" >/dev/null <<<"$password")
-    as_owner "$bin/initdb" -D "$folder/data" --username oncemq --pwfile "$folder/password" \
-        --data-checksums --auth scram-sha-256 --encoding UTF8 --no-locale --no-sync >&2
-    write_settings "$folder" | as_owner tee -a "$folder/data/postgresql.conf" >/dev/null
-    start_on_a_free_port "$folder"
+    make_cluster
+    start_on_a_free_port
     echo "postgresql://oncemq:$password@127.0.0.1:$port/postgres"
+    exec >&-
+    cat >/dev/null
 }
 
-# As durable as a real one, because what is lost after a kill is what the tests look for.
-write_settings() {
-    cat <<END
+make_cluster() {
+    password=$(head -c 18 /dev/urandom | base64 | tr '/+' 'ab')
+    (umask 077 && as_owner tee "$folder/password" <<<"$password" >/dev/null)
+    # Not synced while it is made: a cluster that a power cut leaves half made is of no use anyway.
+    as_owner "$bin/initdb" -D "$folder/data" --username oncemq --pwfile "$folder/password" \
+        --data-checksums --auth scram-sha-256 --encoding UTF8 --no-locale --no-sync >&2
+    # As durable as a real one, because what is lost after a kill is what tests look for.
+    as_owner tee -a "$folder/data/postgresql.conf" >/dev/null <<END
 listen_addresses = '127.0.0.1'
 unix_socket_directories = ''
 fsync = on
@@ -92,9 +97,8 @@ END
 
 # Whoever looks for a free port first and takes it later may find it taken; so the server looks.
 start_on_a_free_port() {
-    local folder=$1 attempt
-    for attempt in 1 2 3 4 5 6 7 8 9 10; do
-        port=$((20000 + (RANDOM + attempt) % 12000))
+    for _ in 1 2 3 4 5 6 7 8 9 10; do
+        port=$((20000 + RANDOM % 12000))
         echo "port = $port" | as_owner tee -a "$folder/data/postgresql.conf" >/dev/null
         if as_owner "$bin/pg_ctl" -D "$folder/data" -l "$folder/log" -w start >&2; then return; fi
     done
@@ -104,7 +108,6 @@ start_on_a_free_port() {
 }
 
 stop() {
-    local folder=$1
     if [ -s "$folder/data/postmaster.pid" ]; then
         as_owner "$bin/pg_ctl" -D "$folder/data" -w stop -m immediate >&2 || true
     fi

@@ -1,0 +1,263 @@
+"""The checkpoint: what the log must still tell, and what goes into pages so that it need not.
+
+Small messages that outlive their part of the log are moved into bundles of the data file; runs at
+the end of a file that is mostly empty are moved to its front. In this order, and no other:
+
+1. Bundles and moved runs are written and synced. Nothing on disk refers to them yet.
+2. Prepared branches whose record is about to go are written again.
+3. The checkpoint record is forced: it refers to the new places.
+4. The control record names it: from here on the old places are free, and the old segments too.
+
+A crash before 4 finds the old checkpoint, whose pages and segments are all still there. A full disk
+in 1 to 3 leaves it at that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mqserver.errors import Corruption, StorageFull
+from mqserver.storage.contract import Outcome
+from mqserver.storage.file_manager import FileManager
+from mqserver.storage.format import RECORD_HEADER, RecordKind
+from mqserver.storage.index import IN_LOG, Branch, Entry, Index
+from mqserver.storage.log_manager import LogManager
+from mqserver.storage.payloads import Payloads, Run, Stored
+from mqserver.storage.records import (
+    RunOnDisk,
+    columns_of,
+    pack_branch,
+    pack_bundle,
+    pack_checkpoint,
+    place,
+)
+
+BUNDLE_BYTES = 1024 * 1024
+WASTE_PAGES_MIN = 64
+CHECKPOINTS_APART = 4
+
+
+@dataclass
+class _Move:
+    """Messages that get a new place, once all is on disk that they need there."""
+
+    entries: list[Entry]
+    places: list[int]
+    run: int
+    account: Run
+
+
+class Checkpoints:
+    """The checkpoints of a storage: when one is due, and where the restart is then."""
+
+    def __init__(
+        self,
+        log: LogManager,
+        files: FileManager,
+        payloads: Payloads,
+        index: Index,
+        log_bytes_max: int,
+        waiting_bytes_max: int,
+    ) -> None:
+        self._log = log
+        self._files = files
+        self._payloads = payloads
+        self._index = index
+        self._log_bytes_max = self._due_bytes = log_bytes_max
+        self._waiting_bytes_max = waiting_bytes_max
+
+    @property
+    def is_due(self) -> bool:
+        """Whether, as of a moment ago, the log is long or much of the data file waits for it."""
+        is_long = self._log.length > self._due_bytes
+        return is_long or self._payloads.waiting_bytes > self._waiting_bytes_max
+
+    def take_when_due(self, next_key: int) -> None:
+        """One is taken if it is still due; nobody has asked for it, so nobody is told of trouble.
+
+        It keeps half of the log, since most messages there will be gone soon. A full disk leaves
+        the checkpoint before. Damage is the end: the log cannot be shortened any more.
+        """
+        if not self.is_due:
+            return
+        try:
+            self.take(next_key, self._log_bytes_max // 2)
+        except StorageFull:
+            return
+        except Corruption as damage:
+            self._log.fail(damage)
+
+    def take(self, next_key: int, keep_bytes: int = 0) -> None:
+        """A checkpoint is on disk, and a restart reads about so much of the log before it."""
+        # What is on its way to the disk will be applied later, and must be read again till then.
+        branches = self._index.branches.values()
+        in_flight = [branch.lsn for branch in branches if branch.is_ending and branch.lsn >= 0]
+        wanted = min([self._log.end_lsn - keep_bytes, *in_flight])
+        checkpoint = Checkpoint(self._log, self._files, self._payloads, self._index)
+        size = checkpoint.take(self._log.restart_point(wanted), next_key)
+        # A checkpoint that is long itself must not be what makes the next one due.
+        self._due_bytes = self._log_bytes_max + CHECKPOINTS_APART * size
+
+
+class Checkpoint:
+    """One checkpoint of a storage. Made and used with the storage's monitor held."""
+
+    def __init__(
+        self, log: LogManager, files: FileManager, payloads: Payloads, index: Index
+    ) -> None:
+        self._log = log
+        self._files = files
+        self._payloads = payloads
+        self._index = index
+        self._moves: list[_Move] = []
+        self._still_in_log: list[Stored] = []
+
+    def take(self, restart_lsn: int, next_key: int) -> int:
+        """The checkpoint is on disk, and the log can be read from `restart_lsn` on; its size."""
+        try:
+            self._move_out_of_log(restart_lsn)
+            self._move_to_front()
+            self._files.sync()
+        except BaseException:
+            for move in self._moves:
+                self._files.free(move.run, move.account.size)
+            raise
+        for move in self._moves:
+            self._settle(move)
+        self._repeat_prepared(restart_lsn)
+        runs = list(self._runs())
+        body = pack_checkpoint(self._index, runs)
+        lsn = self._log.append(RecordKind.CHECKPOINT, body, may_use_spare=True)
+        self._log.force(lsn)
+        # After this line the new checkpoint counts, whatever happens.
+        self._log.write_control(
+            restart_lsn=restart_lsn,
+            checkpoint_lsn=lsn,
+            pages=max((run.first + self._files.pages_for(run.size) for run in runs), default=0),
+            next_key=next_key,
+        )
+        self._payloads.in_log = self._still_in_log
+        self._payloads.in_checkpoint = {run.first for run in runs}
+        self._payloads.release_waiting()
+        self._files.shrink()
+        self._log.forget_before(restart_lsn)
+        return len(body)
+
+    # --- Moving
+
+    def _move_out_of_log(self, restart_lsn: int) -> None:
+        old, self._still_in_log = self._payloads.split_log(restart_lsn, self._index)
+        for queue, entries in old.items():
+            for bundle in _bundles(entries):
+                self._bundle(queue, bundle)
+
+    def _bundle(self, queue: str, entries: list[Entry]) -> None:
+        missing = [entry for entry in entries if entry.payload is None]
+        read = self._payloads.read(missing)
+        payloads = [
+            read[entry.key] if entry.payload is None else entry.payload for entry in entries
+        ]
+        content, start = pack_bundle(queue, entries, payloads)
+        first = self._files.allocate(len(content))
+        places = []
+        address = first * self._files.room + start
+        for entry in entries:
+            places.append(address)
+            address += entry.size
+        account = Run(queue, len(content), len(entries))
+        self._moves.append(_Move(entries, places, first, account))
+        self._files.write(first, content, self._log.end_lsn)
+
+    def _move_to_front(self) -> None:
+        """Runs at the end go into gaps before them, when the file is mostly gaps."""
+        gaps = self._files.free_pages + sum(
+            self._files.pages_for(size) for _, size in self._payloads.waiting
+        )
+        if gaps < WASTE_PAGES_MIN or gaps * 2 < self._files.pages:
+            return
+        by_run = self._entries_by_run()
+        for first in sorted(by_run, reverse=True):
+            run = self._payloads.runs[first]
+            target = self._files.allocate(run.size)
+            if target > first:
+                self._files.free(target, run.size)
+                break
+            self._move_run(first, target, run, by_run[first])
+
+    def _move_run(self, first: int, target: int, run: Run, entries: list[Entry]) -> None:
+        shift = (target - first) * self._files.room
+        places = [entry.place + shift for entry in entries]
+        account = Run(run.queue, run.size, run.live, run.entry, run.dead)
+        try:
+            content = self._files.read(first, first * self._files.room, run.size)
+        except Corruption:
+            # Whoever wants its messages is told; for all others it may stay where it is.
+            self._files.free(target, run.size)
+            return
+        self._moves.append(_Move(entries, places, target, account))
+        self._files.write(target, content, self._log.end_lsn)
+
+    def _settle(self, move: _Move) -> None:
+        old = move.entries[0].run
+        for entry, new_place in zip(move.entries, move.places, strict=True):
+            entry.place, entry.run = new_place, move.run
+        self._payloads.runs[move.run] = move.account
+        if old != IN_LOG:
+            run = self._payloads.runs.pop(old)
+            self._payloads.wait_with(old, run.size)
+
+    # --- What the record says
+
+    def _repeat_prepared(self, restart_lsn: int) -> None:
+        for branch in self._index.branches.values():
+            if branch.outcome is Outcome.PREPARED and branch.lsn < restart_lsn:
+                self._repeat(branch)
+
+    def _repeat(self, branch: Branch) -> None:
+        stored = branch.added()
+        lost = [entry for entry in stored if entry.run == IN_LOG and entry.payload is None]
+        read = self._payloads.read(lost)
+        for entry in lost:
+            entry.payload = read[entry.key]
+        try:
+            body, start = pack_branch(branch)
+            branch.lsn = self._log.append(RecordKind.PREPARED, body, may_use_spare=True)
+        finally:
+            for entry in lost:
+                entry.payload = None
+        place(stored, branch.lsn + RECORD_HEADER.size + start, self._files.room)
+
+    def _runs(self) -> Iterator[RunOnDisk]:
+        for first, run in self._payloads.runs.items():
+            if run.entry is None:
+                yield RunOnDisk(first, run.size, run.queue, tuple(run.dead), None)
+            elif self._is_committed(run):
+                yield RunOnDisk(first, run.size, run.queue, (), columns_of([run.entry]))
+
+    def _is_committed(self, run: Run) -> bool:
+        """Whether the message is in its queue; until then its branch's record speaks of it."""
+        queue = self._index.queues.get(run.queue)
+        assert run.entry is not None
+        return queue is not None and run.entry is queue.entries.get(run.entry.key)
+
+    def _entries_by_run(self) -> dict[int, list[Entry]]:
+        found: dict[int, list[Entry]] = {}
+        for queue in self._index.queues.values():
+            for entry in queue.entries.values():
+                if entry.run != IN_LOG:
+                    found.setdefault(entry.run, []).append(entry)
+        return found
+
+
+def _bundles(entries: list[Entry]) -> Iterator[list[Entry]]:
+    bundle: list[Entry] = []
+    size = 0
+    for entry in entries:
+        if bundle and size + entry.size > BUNDLE_BYTES:
+            yield bundle
+            bundle, size = [], 0
+        bundle.append(entry)
+        size += entry.size
+    if bundle:
+        yield bundle

@@ -1,0 +1,378 @@
+"""Every byte on disk of the paged storage, as tables that a test holds against the structs.
+
+All numbers are little-endian. A data directory has the files `control`, `data`, `lock`, and the
+segments `log-` with the number of their first block in sixteen hexadecimal digits.
+
+**Log block**, 512 bytes, the unit that a disk writes whole or not at all. A segment is full of
+blocks from its first day: those not yet used are blank, with `used` 0 and epoch 0. So a block is
+what it was or what it should be; a block that is neither is damage, never a torn write.
+
+    offset  code  size  field
+    0x00    I     4     CRC-32 of the rest of the block, begun with that of the store's identity
+    0x04    I     4     epoch: how often the store had been opened when this was written
+    0x08    Q     8     number of the block, from 0 for the first one that the store ever wrote
+    0x10    H     2     used: bytes of content
+    0x12    H     2     first: where in the content the first record begins, 65535 for nowhere
+    0x14    I     4     how many blocks there are between this one and all that was synced before
+
+The content of all blocks, one after the other, is the stream of records. An LSN is a position in
+it: number of the block x 488 + offset in its content. A forced write ends with its block, so that
+no block that holds anything is ever written again.
+
+**Log record**, in the stream:
+
+    offset  code  size  field
+    0x00    I     4     length of the body
+    0x04    I     4     CRC-32 of the rest of the header and the body
+    0x08    Q     8     LSN of this record, so that a stale one betrays itself
+    0x10    B     1     kind (RecordKind)
+
+**Control slot**, one at 0 and one at 4096 of the file `control`, written in turn. The valid one
+with the higher sequence counts:
+
+    offset  code  size  field
+    0x00    8s    8     ONCEMQ and two zeros
+    0x08    I     4     version of the format
+    0x0c    I     4     size of a page of the data file
+    0x10    16s   16    identity of the store
+    0x20    Q     8     sequence: how often the control record was written
+    0x28    I     4     epoch
+    0x2c    I     4     blocks in a segment
+    0x30    Q     8     restart: LSN from which the log is read
+    0x38    Q     8     checkpoint: LSN of the checkpoint record
+    0x40    Q     8     pages of the data file that hold what the checkpoint refers to
+    0x48    Q     8     end of the log after an orderly close, otherwise 0
+    0x50    Q     8     no key below this is given again
+    0x58    I     4     CRC-32 of all before
+
+**Page** of the data file; a run is pages one behind the other that hold one content:
+
+    offset  code  size  field
+    0x00    I     4     CRC-32 of the rest of the page, begun with that of the store's identity
+    0x04    I     4     used: bytes of content in this page
+    0x08    Q     8     number of the page
+    0x10    Q     8     LSN that the log had reached when the page was written
+    0x18    I     4     place of the page in its run, from 0
+    0x1c    I     4     state: 1 for a page that was written
+
+Bodies of records are msgpack without classes, written and read here, then the payloads one behind
+the other. Numbers of kinds and states are never used for something else.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import msgpack
+
+from mqserver.errors import Corruption
+
+FORMAT_VERSION = 1
+BLOCK_BYTES = 512
+SLOT_DISTANCE = 4096
+NOWHERE = 0xFFFF
+PAGE_WRITTEN = 1
+DISTANCE_MAX = 0xFFFFFFFF
+
+BLOCK_HEADER = struct.Struct("<IIQHHI")
+RECORD_HEADER = struct.Struct("<IIQB")
+CONTROL_SLOT = struct.Struct("<8sII16sQIIQQQQQI")
+PAGE_HEADER = struct.Struct("<IIQQII")
+_META_LENGTH = struct.Struct("<I")
+_CRC = struct.Struct("<I")
+_BLOCK_REST = struct.Struct("<IQHHI")
+_RECORD_REST = struct.Struct("<QB")
+_PAGE_REST = struct.Struct("<IQQII")
+
+CONTENT_BYTES = BLOCK_BYTES - BLOCK_HEADER.size
+MAGIC = b"ONCEMQ\0\0"
+
+assert CONTENT_BYTES == 488
+assert (BLOCK_HEADER.size, RECORD_HEADER.size) == (0x18, 0x11)
+assert (CONTROL_SLOT.size, PAGE_HEADER.size) == (0x5C, 0x20)
+
+
+def segment_name(first_block: int) -> str:
+    """The file name of the segment that begins with this block."""
+    return f"log-{first_block:016x}"
+
+
+def is_segment_name(name: str) -> bool:
+    """Whether a file is a segment of the log."""
+    return name.startswith("log-") and len(name) == 20
+
+
+# --- Blocks --------------------------------------------------------------------------------------
+
+
+class Block(NamedTuple):
+    """A block that was read and is whole; blank ones have no content and epoch 0."""
+
+    epoch: int
+    number: int
+    first: int
+    synced: int
+    content: bytes
+
+
+def encode_blocks(
+    seed: int, epoch: int, number: int, synced: int, content: bytes, starts: list[int]
+) -> bytes:
+    """Content as blocks from this number on. `starts` says where in it records begin, in order.
+
+    `synced` is the number of the block up to which everything was synced before.
+    """
+    if 0 < len(content) <= CONTENT_BYTES:
+        return _encode_block(seed, epoch, number, synced, content, 0)
+    blocks = []
+    position = 0
+    for offset in range(0, len(content), CONTENT_BYTES):
+        piece = content[offset : offset + CONTENT_BYTES]
+        while position < len(starts) and starts[position] < offset:
+            position += 1
+        first = NOWHERE
+        if position < len(starts) and starts[position] < offset + len(piece):
+            first = starts[position] - offset
+        blocks.append(_encode_block(seed, epoch, number, synced, piece, first))
+        number += 1
+    return b"".join(blocks)
+
+
+def _encode_block(
+    seed: int, epoch: int, number: int, synced: int, content: bytes, first: int
+) -> bytes:
+    distance = min(number - synced, DISTANCE_MAX)
+    rest = _BLOCK_REST.pack(epoch, number, len(content), first, distance)
+    rest += content.ljust(CONTENT_BYTES, b"\0")
+    return _CRC.pack(zlib.crc32(rest, seed)) + rest
+
+
+def blank_blocks(seed: int, number: int, count: int) -> bytes:
+    """Blocks that were never used."""
+    empty = bytes(CONTENT_BYTES)
+    blocks = []
+    for position in range(number, number + count):
+        rest = _BLOCK_REST.pack(0, position, 0, NOWHERE, 0) + empty
+        blocks.append(_CRC.pack(zlib.crc32(rest, seed)))
+        blocks.append(rest)
+    return b"".join(blocks)
+
+
+def decode_block(seed: int, data: bytes | memoryview) -> Block | None:
+    """The block, or None when it is not whole."""
+    if len(data) != BLOCK_BYTES:
+        return None
+    checksum, epoch, number, used, first, distance = BLOCK_HEADER.unpack_from(data)
+    if zlib.crc32(data[4:], seed) != checksum or used > CONTENT_BYTES:
+        return None
+    content = bytes(data[BLOCK_HEADER.size : BLOCK_HEADER.size + used])
+    return Block(epoch, number, first, max(0, number - distance), content)
+
+
+# --- Records -------------------------------------------------------------------------------------
+
+
+class RecordKind(enum.IntEnum):
+    """What a record says. The numbers are on disk."""
+
+    QUEUE_SET = 1
+    QUEUE_DELETED = 2
+    COMMITTED = 3
+    PREPARED = 4
+    COMMIT = 5
+    ROLLBACK = 6
+    RESOLVED = 7
+    FORGOTTEN = 8
+    RESERVED = 9
+    FINISHED = 10
+    CONSUMER_DROPPED = 11
+    CHECKPOINT = 12
+    # Those of a coordinator's log (coordinator/ledger.py).
+    INCARNATION = 32
+    DECISION = 33
+    DONE = 34
+    ENDED = 35
+    HEURISTIC = 36
+    DISMISSED = 37
+    DECISIONS = 38
+
+
+class Record(NamedTuple):
+    """A record that was read and is whole."""
+
+    lsn: int
+    kind: RecordKind
+    body: bytes
+
+    @property
+    def body_lsn(self) -> int:
+        """Where in the stream the body begins."""
+        return self.lsn + RECORD_HEADER.size
+
+
+def encode_record(lsn: int, kind: RecordKind, body: bytes) -> bytes:
+    """The bytes of a record that begins at this LSN."""
+    checksum = zlib.crc32(body, zlib.crc32(_RECORD_REST.pack(lsn, kind)))
+    return RECORD_HEADER.pack(len(body), checksum, lsn, kind) + body
+
+
+def decode_record(lsn: int, data: bytes, where: str = "the log") -> Record:
+    """The record at this LSN; raises `Corruption` with the place when it is not whole."""
+    length, checksum, found, kind = RECORD_HEADER.unpack_from(data)
+    body = data[RECORD_HEADER.size : RECORD_HEADER.size + length]
+    whole = zlib.crc32(body, zlib.crc32(_RECORD_REST.pack(found, kind))) == checksum
+    if not whole or found != lsn or len(body) != length:
+        raise Corruption(f"{where}: the log record at LSN {lsn} is not whole")
+    try:
+        return Record(lsn, RecordKind(kind), body)
+    except ValueError:
+        raise Corruption(f"{where}: the log record at LSN {lsn} has unknown kind {kind}") from None
+
+
+def record_length(header: bytes) -> int:
+    """The length of the body that follows this header."""
+    length: int = _META_LENGTH.unpack_from(header)[0]
+    return length
+
+
+def pack_body(meta: Any, payloads: list[bytes] | None = None) -> bytes:
+    """The body of a record: plain values, then payloads one behind the other."""
+    packed: bytes = msgpack.packb(meta, use_bin_type=True)
+    if payloads is None:
+        return _META_LENGTH.pack(len(packed)) + packed
+    return b"".join((_META_LENGTH.pack(len(packed)), packed, *payloads))
+
+
+def unpack_body(body: bytes, where: str) -> tuple[Any, int]:
+    """The plain values of a body, and where in it the payloads begin."""
+    try:
+        (length,) = _META_LENGTH.unpack_from(body)
+        end = _META_LENGTH.size + length
+        meta = msgpack.unpackb(
+            body[_META_LENGTH.size : end], raw=False, use_list=False, strict_map_key=False
+        )
+    except (struct.error, ValueError, msgpack.UnpackException) as wrong:
+        raise Corruption(f"{where} cannot be read") from wrong
+    return meta, end
+
+
+# --- Control record ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Control:
+    """Where a restart begins, and what these files are."""
+
+    page_bytes: int
+    identity: bytes
+    segment_blocks: int
+    sequence: int = 0
+    epoch: int = 0
+    restart_lsn: int = 0
+    checkpoint_lsn: int = 0
+    pages: int = 0
+    end_lsn: int = 0
+    next_key: int = 1
+
+    @property
+    def seed(self) -> int:
+        """What checksums begin with, so that files of two stores cannot be mixed up."""
+        return zlib.crc32(self.identity)
+
+    def next(self, **changes: Any) -> Control:
+        """The control record that follows this one."""
+        return replace(self, sequence=self.sequence + 1, **changes)
+
+
+def encode_control(control: Control) -> bytes:
+    """The bytes of a control slot."""
+    packed = CONTROL_SLOT.pack(
+        MAGIC,
+        FORMAT_VERSION,
+        control.page_bytes,
+        control.identity,
+        control.sequence,
+        control.epoch,
+        control.segment_blocks,
+        control.restart_lsn,
+        control.checkpoint_lsn,
+        control.pages,
+        control.end_lsn,
+        control.next_key,
+        0,
+    )
+    return packed[:-4] + _CRC.pack(zlib.crc32(packed[:-4]))
+
+
+def decode_control(data: bytes) -> Control | int | None:
+    """The control record; the version when it is another one; None when it is not whole."""
+    if len(data) < CONTROL_SLOT.size or not data.startswith(MAGIC):
+        return None
+    fields = CONTROL_SLOT.unpack_from(data)
+    if zlib.crc32(data[: CONTROL_SLOT.size - 4]) != fields[-1]:
+        return None
+    _, version, page_bytes, identity, sequence, epoch, segment_blocks, *lsns, _ = fields
+    if version != FORMAT_VERSION:
+        return int(version)
+    restart, checkpoint, pages, end, next_key = lsns
+    return Control(
+        page_bytes,
+        identity,
+        segment_blocks,
+        sequence,
+        epoch,
+        restart,
+        checkpoint,
+        pages,
+        end,
+        next_key,
+    )
+
+
+# --- Pages ---------------------------------------------------------------------------------------
+
+
+def encode_pages(
+    seed: int, page_bytes: int, first: int, lsn: int, content: bytes
+) -> list[bytes | memoryview]:
+    """Content as a run of pages from this number on, in pieces that follow each other."""
+    room = page_bytes - PAGE_HEADER.size
+    view = memoryview(content)
+    pieces: list[bytes | memoryview] = []
+    for place, offset in enumerate(range(0, len(content), room)):
+        piece = view[offset : offset + room]
+        header = _PAGE_REST.pack(len(piece), first + place, lsn, place, PAGE_WRITTEN)
+        checksum = zlib.crc32(piece, zlib.crc32(header, seed))
+        padding = bytes(room - len(piece))
+        checksum = zlib.crc32(padding, checksum)
+        pieces.extend((_CRC.pack(checksum) + header, piece))
+        if padding:
+            pieces.append(padding)
+    return pieces
+
+
+def decode_pages(
+    seed: int, page_bytes: int, first: int, place: int, data: bytes
+) -> Iterator[bytes]:
+    """The content of pages of one run, page by page; raises `Corruption` for a damaged one."""
+    for position, offset in enumerate(range(0, len(data), page_bytes)):
+        page = memoryview(data)[offset : offset + page_bytes]
+        where = f"data, offset {(first + position) * page_bytes}"
+        if len(page) < page_bytes:
+            raise Corruption(f"{where}: the page is cut off")
+        checksum, used, number, _, found_place, state = PAGE_HEADER.unpack_from(page)
+        if zlib.crc32(page[4:], seed) != checksum or state != PAGE_WRITTEN:
+            raise Corruption(f"{where}: the page is not whole")
+        if (number, found_place) != (first + position, place + position):
+            raise Corruption(f"{where}: page {number} stands where {first + position} belongs")
+        yield bytes(page[PAGE_HEADER.size : PAGE_HEADER.size + used])
+
+
+def pages_needed(page_bytes: int, size: int) -> int:
+    """How many pages hold this many bytes."""
+    return max(1, -(-size // (page_bytes - PAGE_HEADER.size)))

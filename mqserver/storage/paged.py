@@ -1,0 +1,598 @@
+"""The storage that keeps its messages itself: a log, a data file, and an index in memory.
+
+It puts the managers together and gives `Storage` its meaning. Small messages ride in the log, large
+ones in pages of the data file. A branch writes nothing but large payloads until it ends; then one
+record says all it has done. So there is nothing to undo on disk, ever. It is long because all calls
+of the contract share one monitor and are clearest side by side. What holds:
+
+1. A forced end of a branch is seen by others when its record is on disk: append, force, and only
+   then apply. Queues, reservations and ends that nobody forces are seen at once, since whatever
+   builds on them stands behind them in the log. After a failure nothing is shown at all.
+2. A page is on disk before the record that names it.
+3. The index is changed with the monitor held, and records are appended with it, so that the log
+   has the order of events. The monitor is free while a record is forced: that is group commit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from operator import attrgetter
+
+from mqserver.errors import (
+    BranchEnded,
+    MessageNotFound,
+    MqError,
+    QueueExists,
+    QueueInUse,
+    StorageFull,
+)
+from mqserver.storage.checkpoint import Checkpoints
+from mqserver.storage.consumers import Consumers
+from mqserver.storage.contract import (
+    EVERYTHING,
+    BranchInfo,
+    ConsumerInfo,
+    Message,
+    NewMessage,
+    Outcome,
+    QueueInfo,
+    QueueSettings,
+    Selection,
+    Vote,
+)
+from mqserver.storage.disk import Disk
+from mqserver.storage.file_manager import FileManager
+from mqserver.storage.format import RECORD_HEADER, Control, RecordKind
+from mqserver.storage.index import IN_LOG, Branch, Entry, Index, Queue, is_selected
+from mqserver.storage.lock_manager import LockManager
+from mqserver.storage.log_manager import CONTROL_NAME, LogManager, refuse_lost_control
+from mqserver.storage.payloads import Payloads
+from mqserver.storage.records import pack_branch, pack_judgement, pack_plain, pack_queue, place
+from mqserver.storage.recovery import Recovery
+
+_HEURISTIC = (Outcome.HEURISTICALLY_COMMITTED, Outcome.HEURISTICALLY_ROLLED_BACK)
+
+
+@dataclass(frozen=True)
+class PagedSettings:
+    """Sizes of a paged storage. The first two are fixed when it is made."""
+
+    page_bytes: int = 16 * 1024
+    segment_blocks: int = 16 * 1024
+    large_bytes: int = 16 * 1024
+    cache_bytes: int = 128 * 1024 * 1024
+    log_bytes_max: int = 64 * 1024 * 1024
+    waiting_bytes_max: int = 64 * 1024 * 1024
+    keys_per_block: int = 1_000_000
+
+
+class PagedStorage:
+    """See `Storage`, and the module's text for how."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        identity: Callable[[], bytes],
+        clock: Callable[[], float],
+        settings: PagedSettings | None = None,
+    ) -> None:
+        self._settings = settings or PagedSettings()
+        self._clock = clock
+        # The lock itself is entered: a condition's own way in is several times as long.
+        self._lock = threading.RLock()
+        self._monitor = threading.Condition(self._lock)
+        self._locks = LockManager(self._monitor, clock)
+        self._directory_lock = disk.lock()
+        try:
+            self._open(disk, identity)
+        except BaseException:
+            self._directory_lock.close()
+            raise
+
+    def _open(self, disk: Disk, identity: Callable[[], bytes]) -> None:
+        sizes = self._settings
+        if disk.exists(CONTROL_NAME):
+            self._log = LogManager.examine(disk)
+        else:
+            control = Control(sizes.page_bytes, identity(), sizes.segment_blocks)
+            refuse_lost_control(disk)
+            # Before the log, with which the store comes into being: creating that syncs the names.
+            FileManager.create(disk)
+            self._log = LogManager.create(disk, control)
+        with contextlib.ExitStack() as refused:
+            refused.callback(self._log.close, clean=False)
+            control = self._log.control
+            self._files = FileManager(
+                disk, control.seed, control.page_bytes, control.pages, self._log.fail
+            )
+            refused.callback(self._files.close)
+            self._payloads = Payloads(self._log, self._files, sizes.cache_bytes)
+            recovery = Recovery(self._log, self._files, self._payloads)
+            recovery.run()
+            # Nothing was changed so far: files that are refused are as they were found.
+            self._log.begin()
+            # A sync that failed may have lost the size that is shown; what grows anew is synced.
+            self._files.shrink()
+            refused.pop_all()
+        self._index = recovery.index
+        self._consumers = Consumers(self._index, self._log)
+        limits = (sizes.log_bytes_max, sizes.waiting_bytes_max)
+        self._checkpoints = Checkpoints(
+            self._log, self._files, self._payloads, self._index, *limits
+        )
+        self._next_key = self._keys_end = max(control.next_key, recovery.last_key + 1)
+
+    # --- Queues
+
+    def create_queue(self, name: str, settings: QueueSettings) -> None:
+        """See `Storage.create_queue`."""
+        with self._lock:
+            is_known = name in self._index.queues
+            if not is_known:
+                self._log.append(RecordKind.QUEUE_SET, pack_queue(name, settings))
+                self._index.queues[name] = Queue(name, settings)
+        # Also one that is known: whoever made it may still be waiting for the disk.
+        self._log.force_all()
+        if is_known:
+            raise QueueExists(name)
+
+    def change_queue(self, name: str, settings: QueueSettings) -> None:
+        """See `Storage.change_queue`."""
+        with self._lock:
+            queue = self._index.queue(name)
+            lsn = self._log.append(RecordKind.QUEUE_SET, pack_queue(name, settings))
+            queue.change(settings)
+        self._log.force(lsn)
+
+    def delete_queue(self, name: str) -> None:
+        """See `Storage.delete_queue`."""
+        with self._lock:
+            queue = self._index.queue(name)
+            consumers = [c.name for c in self._index.consumers.values() if c.queue == name]
+            stored = [b for b in self._index.branches.values() if b.stored.get(name)]
+            if queue.entries or consumers or stored:
+                raise QueueInUse(name, *consumers)
+            lsn = self._log.append(RecordKind.QUEUE_DELETED, pack_plain(name))
+            del self._index.queues[name]
+        self._log.force(lsn)
+
+    def queues(self) -> list[QueueInfo]:
+        """See `Storage.queues`."""
+        with self._lock:
+            return [self._shown.queue_info(name) for name in sorted(self._shown.queues)]
+
+    def queue(self, name: str) -> QueueInfo:
+        """See `Storage.queue`."""
+        with self._lock:
+            return self._shown.queue_info(name)
+
+    @property
+    def _shown(self) -> Index:
+        """What others may see: nothing at all, once it is not known what is on disk."""
+        self._log.check_usable()
+        return self._index
+
+    # --- Actions of a branch
+
+    def store(self, branch: bytes, queue: str, messages: Sequence[NewMessage]) -> range:
+        """See `Storage.store`."""
+        with self._lock:
+            actor = self._acting(branch)
+            self._index.queue(queue)
+            keys = self._take_keys(len(messages))
+            entries = [
+                Entry(key, len(m[0]), m[1], m[2], m[3], m[4], m[5], m[6], m[0])
+                for key, m in zip(keys, messages, strict=True)
+            ]
+            self._write_large(queue, entries)
+            actor.stored.setdefault(queue, []).extend(entries)
+            return keys
+
+    def _take_keys(self, count: int) -> range:
+        keys = range(self._next_key, self._next_key + count)
+        if keys.stop > self._keys_end:
+            # On disk before the keys are given out, so that none is ever given twice.
+            end = keys.stop + self._settings.keys_per_block
+            self._log.write_control(next_key=end)
+            self._keys_end = end
+        self._next_key = keys.stop
+        return keys
+
+    def _write_large(self, queue: str, entries: list[Entry]) -> None:
+        written: list[Entry] = []
+        try:
+            for entry in entries:
+                if entry.size > self._settings.large_bytes:
+                    assert entry.payload is not None
+                    self._payloads.write_large(queue, entry, entry.payload)
+                    written.append(entry)
+        except MqError:
+            self._payloads.discard(written)
+            raise
+
+    def take(self, branch: bytes, queue: str, selection: Selection, limit: int) -> list[Message]:
+        """See `Storage.take`."""
+        with self._lock:
+            actor = self._acting(branch)
+            table = self._index.queue(queue)
+            own = [e for e in actor.stored.get(queue, ()) if e.holder is None]
+            if selection == EVERYTHING and not own:
+                found = table.hold_next(branch, limit)
+            else:
+                found = list(islice(self._selected(table, own, selection), limit))
+                for entry in found:
+                    table.hold(entry, branch)
+            try:
+                messages = self._payloads.messages(found)
+            except MqError:
+                for entry in found:
+                    # Of its own that are not in the queue yet the branch is the only holder.
+                    entry.holder = None
+                table.restore(found)
+                raise
+            actor.take(queue, found)
+            return messages
+
+    def _selected(self, queue: Queue, own: list[Entry], selection: Selection) -> Iterator[Entry]:
+        entries: Iterator[Entry] | list[Entry] = queue.free_in_order()
+        if own:
+            entries = sorted([*entries, *own], key=queue.rank)
+        return (entry for entry in entries if self._is_selected(entry, selection))
+
+    def _is_selected(self, entry: Entry, selection: Selection) -> bool:
+        if not is_selected(entry, selection):
+            return False
+        return selection.matches is None or selection.matches(self._payloads.messages([entry])[0])
+
+    def take_keys(
+        self, branch: bytes, queue: str, keys: Sequence[int], timeout_s: float
+    ) -> list[Message]:
+        """See `Storage.take_keys`."""
+        deadline = self._clock() + timeout_s
+        with self._lock:
+            while True:
+                actor = self._acting(branch)
+                entries = [self._seen(actor, queue, key, keys) for key in keys]
+                # In the order of keys, so that two calls for the same messages form no circle.
+                blocked = min((e for e in entries if e.holder), key=attrgetter("key"), default=None)
+                if blocked is None:
+                    break
+                self._wait_for(branch, blocked, deadline)
+            messages = self._payloads.messages(entries)
+            table = self._index.queue(queue)
+            for entry in entries:
+                table.hold(entry, branch)
+            actor.take(queue, entries)
+            return messages
+
+    def _seen(self, actor: Branch, queue: str, key: int, keys: Sequence[int]) -> Entry:
+        entry = self._index.queue(queue).entries.get(key)
+        if entry is None:
+            entry = next((e for e in actor.stored.get(queue, ()) if e.key == key), None)
+        is_reserved = entry is not None and isinstance(entry.holder, tuple)
+        if entry is None or is_reserved or entry.holder == actor.id or keys.count(key) > 1:
+            raise MessageNotFound(queue, key)
+        return entry
+
+    def _wait_for(self, branch: bytes, entry: Entry, deadline: float) -> None:
+        # The entry says who holds it; the lock manager learns of it when somebody waits.
+        assert isinstance(entry.holder, bytes)
+        self._locks.release(branch, [entry.key])
+        self._locks.try_lock(entry.holder, entry.key)
+        self._locks.lock(branch, entry.key, deadline - self._clock())
+
+    def raise_mark(self, branch: bytes, application: str, version: int) -> None:
+        """See `Storage.raise_mark`."""
+        with self._lock:
+            marks = self._acting(branch).marks
+            marks[application] = max(version, marks.get(application, version))
+
+    def _acting(self, branch: bytes) -> Branch:
+        self._log.check_usable()
+        outcome = self._index.outcome(branch)
+        if outcome is Outcome.UNKNOWN:
+            return self._index.branches.setdefault(branch, Branch(branch))
+        actor = self._index.branches.get(branch)
+        if actor is None or outcome is not Outcome.ACTIVE or actor.is_ending:
+            raise BranchEnded(branch.hex(), outcome.name)
+        return actor
+
+    # --- Ends of a branch
+
+    def prepare(self, branch: bytes, recovery: bytes) -> Vote:
+        """See `Storage.prepare`."""
+        with self._lock:
+            self._await_end(branch)
+            if self._index.outcome(branch) is Outcome.PREPARED:
+                return Vote.COMMIT
+            actor = self._living(branch, Outcome.ACTIVE)
+            if actor.is_read_only:
+                self._undo(actor)
+                return Vote.READ_ONLY
+            actor.recovery = recovery
+            self._begin_end(actor)
+        self._force(actor, self._append_branch(RecordKind.PREPARED, actor))
+        with self._lock:
+            actor.outcome = Outcome.PREPARED
+            self._payloads.keep(actor.added())
+            self._ended(actor)
+        self._checkpoint_if_due()
+        return Vote.COMMIT
+
+    def commit(self, branch: bytes, force: bool = True) -> Outcome:
+        """See `Storage.commit`."""
+        with self._lock:
+            self._await_end(branch)
+            outcome = self._index.outcome(branch)
+            is_over = outcome is Outcome.COMMITTED or outcome in _HEURISTIC
+            if not is_over:
+                actor = self._living(branch, Outcome.PREPARED)
+                lsn = self._log.append(RecordKind.COMMIT, pack_plain(branch), may_use_spare=True)
+                actor.is_ending = force
+                if not force:
+                    self._complete(actor, is_durable=False)
+        if is_over:
+            # It may have been committed without force before.
+            if force:
+                self._log.force_all()
+            return outcome
+        if force:
+            self._force(actor, lsn)
+            with self._lock:
+                self._complete(actor, is_durable=True)
+        self._checkpoint_if_due()
+        return Outcome.COMMITTED
+
+    def commit_one_phase(self, branch: bytes) -> None:
+        """See `Storage.commit_one_phase`."""
+        with self._lock:
+            self._await_end(branch)
+            is_over = self._index.outcome(branch) is Outcome.COMMITTED
+            if not is_over:
+                actor = self._living(branch, Outcome.ACTIVE)
+                self._begin_end(actor)
+        if is_over:
+            # It may have been prepared, and committed without force.
+            self._log.force_all()
+            return
+        self._force(actor, self._append_branch(RecordKind.COMMITTED, actor))
+        with self._lock:
+            self._payloads.keep(actor.added())
+            self._complete(actor, is_durable=True)
+        self._checkpoint_if_due()
+
+    def _begin_end(self, actor: Branch) -> None:
+        """From here on nobody else works on the branch, until its record is on disk."""
+        actor.is_ending = True
+        self._locks.refuse(actor.id)
+
+    def _append_branch(self, kind: RecordKind, actor: Branch) -> int:
+        """The branch's record is appended, and everything it refers to is on disk."""
+        added = actor.added()
+        try:
+            body, start = pack_branch(actor)
+            if any(entry.run != IN_LOG for entry in added):
+                # Before the record that names the pages, and without holding others up.
+                self._files.sync()
+            with self._lock:
+                actor.lsn = self._log.append(kind, body, may_use_spare=not added)
+                place(added, actor.lsn + RECORD_HEADER.size + start, self._files.room)
+                return actor.lsn
+        except BaseException:
+            # Nothing was promised: the branch goes on as it was before, or the storage has failed.
+            with self._lock:
+                self._ended(actor)
+            raise
+
+    def _force(self, actor: Branch, lsn: int) -> None:
+        try:
+            self._log.force(lsn)
+        except BaseException:
+            # Whether it is on disk is not known. The branch stays as it is: nothing can be done
+            # with this storage any more, and a restart will find out.
+            with self._lock:
+                self._monitor.notify_all()
+            raise
+
+    def _await_end(self, branch: bytes) -> None:
+        """Another thread may be ending the branch; then it will be over soon."""
+        while (actor := self._index.branches.get(branch)) is not None and actor.is_ending:
+            self._log.check_usable()
+            self._monitor.wait()
+
+    def _complete(self, actor: Branch, is_durable: bool) -> None:
+        cancelled: list[Entry] = []
+        if actor.has_cancelled:
+            cancelled = [e for entries in actor.stored.values() for e in entries if e.holder]
+        for queue, entries in actor.to_add().items():
+            self._payloads.note_stored(actor.lsn, queue, entries)
+        gone = self._index.complete(actor)
+        self._payloads.drop(gone, is_durable)
+        self._payloads.discard(cancelled)
+        self._ended(actor)
+        self._locks.release_all(actor.id)
+
+    def _undo(self, actor: Branch) -> None:
+        was_prepared = actor.outcome is Outcome.PREPARED
+        try:
+            self._log.append(RecordKind.ROLLBACK, pack_plain(actor.id), may_use_spare=True)
+        except StorageFull:
+            # Of one that was never on disk nothing need be said there.
+            if was_prepared:
+                raise
+        self._give_back(actor, is_durable=False if was_prepared else None)
+
+    def _give_back(self, actor: Branch, is_durable: bool | None) -> None:
+        """The branch has not happened; None for one of which nothing was on disk."""
+        stored = self._index.undo(actor)
+        kept = [entry for entry in stored if entry.holder is None]
+        if is_durable is None:
+            self._payloads.discard(stored)
+        else:
+            self._payloads.drop(kept, is_durable)
+            self._payloads.discard(entry for entry in stored if entry.holder is not None)
+        self._ended(actor)
+        self._locks.release_all(actor.id)
+
+    def _ended(self, actor: Branch) -> None:
+        actor.is_ending = False
+        self._monitor.notify_all()
+
+    def rollback(self, branch: bytes) -> Outcome:
+        """See `Storage.rollback`."""
+        with self._lock:
+            self._await_end(branch)
+            outcome = self._index.outcome(branch)
+            if outcome is Outcome.COMMITTED:
+                raise BranchEnded(branch.hex(), outcome.name)
+            if outcome is not Outcome.ROLLED_BACK and outcome not in _HEURISTIC:
+                self._undo(self._index.branches.get(branch, Branch(branch)))
+            outcome = self._index.outcome(branch)
+        self._checkpoint_if_due()
+        return outcome
+
+    def resolve(self, branch: bytes, commit: bool) -> None:
+        """See `Storage.resolve`."""
+        with self._lock:
+            self._await_end(branch)
+            actor = self._living(branch, Outcome.PREPARED)
+            info = actor.info()
+            outcome = _HEURISTIC[0] if commit else _HEURISTIC[1]
+            judged = BranchInfo(branch, outcome, info.recovery, info.stored, info.taken)
+            lsn = self._log.append(RecordKind.RESOLVED, pack_judgement(judged), may_use_spare=True)
+            actor.is_ending = True
+        self._force(actor, lsn)
+        with self._lock:
+            if commit:
+                self._complete(actor, is_durable=True)
+            else:
+                self._give_back(actor, is_durable=True)
+            self._index.judge(judged)
+        self._checkpoint_if_due()
+
+    def forget(self, branch: bytes) -> None:
+        """See `Storage.forget`."""
+        with self._lock:
+            if branch in self._index.heuristics:
+                self._log.append(RecordKind.FORGOTTEN, pack_plain(branch), may_use_spare=True)
+                del self._index.heuristics[branch]
+
+    def outcome(self, branch: bytes) -> Outcome:
+        """See `Storage.outcome`."""
+        with self._lock:
+            return self._shown.outcome(branch)
+
+    def branches(self) -> list[BranchInfo]:
+        """See `Storage.branches`."""
+        with self._lock:
+            living = [actor.info() for actor in self._shown.branches.values()]
+            return sorted([*living, *self._index.heuristics.values()], key=lambda i: i.branch)
+
+    def _living(self, branch: bytes, expected: Outcome) -> Branch:
+        outcome = self._index.outcome(branch)
+        if outcome is not expected:
+            raise BranchEnded(branch.hex(), outcome.name)
+        return self._index.branches[branch]
+
+    # --- Reading without taking
+
+    def read(self, queue: str, key: int) -> Message | None:
+        """See `Storage.read`."""
+        with self._lock:
+            entry = self._shown.queue(queue).entries.get(key)
+            if entry is None or entry.holder is not None:
+                return None
+            return self._payloads.messages([entry])[0]
+
+    def browse(self, queue: str, selection: Selection, after: int, limit: int) -> list[Message]:
+        """See `Storage.browse`."""
+        with self._lock:
+            entries = self._shown.queue(queue).free_by_key(after)
+            found = (entry for entry in entries if self._is_selected(entry, selection))
+            return self._payloads.messages(list(islice(found, limit)))
+
+    def mark(self, application: str) -> int:
+        """See `Storage.mark`."""
+        with self._lock:
+            return self._shown.marks.get(application, 0)
+
+    # --- Reservations
+
+    def reserve(
+        self, consumer: str, queue: str, selection: Selection, after: int, limit: int
+    ) -> int:
+        """See `Storage.reserve`."""
+        with self._lock:
+            table = self._index.queue(queue)
+            free = (entry.key for entry in self._selected(table, [], selection))
+            number, lsn = self._consumers.reserve(consumer, queue, after, islice(free, limit))
+        self._log.force(lsn)
+        self._checkpoint_if_due()
+        return number
+
+    def reserved(self, consumer: str, number: int) -> int:
+        """See `Storage.reserved`."""
+        with self._lock:
+            return len(self._consumers.reservation(consumer, number)[1])
+
+    def fetch(self, consumer: str, number: int, start: int, stop: int) -> list[Message]:
+        """See `Storage.fetch`."""
+        with self._lock:
+            queue, keys = self._consumers.reservation(consumer, number)
+            return self._payloads.messages([queue.entries[key] for key in keys[start:stop]])
+
+    def finish(self, consumer: str, upto: int) -> None:
+        """See `Storage.finish`."""
+        with self._lock:
+            gone, lsn = self._consumers.finish(consumer, upto)
+            self._payloads.drop(gone, is_durable=False)
+        self._log.force(lsn)
+        self._checkpoint_if_due()
+
+    def consumers(self) -> list[ConsumerInfo]:
+        """See `Storage.consumers`."""
+        with self._lock:
+            return self._consumers.infos()
+
+    def drop_consumer(self, consumer: str) -> None:
+        """See `Storage.drop_consumer`."""
+        with self._lock:
+            lsn = self._consumers.drop(consumer)
+        self._log.force(lsn)
+
+    # --- The storage itself
+
+    def force(self) -> None:
+        """See `Storage.force`."""
+        self._log.force_all()
+
+    def checkpoint(self) -> None:
+        """See `Storage.checkpoint`."""
+        with self._lock:
+            self._checkpoints.take(self._keys_end)
+
+    def close(self) -> None:
+        """See `Storage.close`."""
+        try:
+            # Where it has failed, that was said when it came to that.
+            if self._log.is_usable:
+                with self._lock:
+                    for actor in list(self._index.branches.values()):
+                        if actor.outcome is Outcome.ACTIVE and not actor.is_ending:
+                            self._undo(actor)
+                # On a full disk the note of the end is left out: a restart finds the end itself.
+                with contextlib.suppress(StorageFull):
+                    self._log.close()
+        finally:
+            self._log.close(clean=False)
+            self._files.close()
+            self._directory_lock.close()
+
+    def _checkpoint_if_due(self) -> None:
+        if self._checkpoints.is_due:
+            with self._lock:
+                self._checkpoints.take_when_due(self._keys_end)

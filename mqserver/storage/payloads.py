@@ -1,0 +1,197 @@
+"""Where payloads are, and how they are got: in memory up to a budget, in the log, or in pages.
+
+It keeps account of the runs of the data file, so that their pages are given back when nothing
+durable refers to them any more: a run that the last checkpoint saw, or whose end is not on disk
+yet, waits for the next checkpoint. Called with the storage's monitor held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from mqserver.errors import Corruption
+from mqserver.storage.contract import Message
+from mqserver.storage.file_manager import FileManager
+from mqserver.storage.index import IN_LOG, Entry, Index
+from mqserver.storage.log_manager import LogManager
+
+SPAN_BYTES_MAX = 1024 * 1024
+GAP_BYTES_MAX = 4096
+
+
+@dataclass
+class Run:
+    """A run of the data file: its queue, the size of its content, and its messages.
+
+    A payload that has a run to itself is known by its entry; of a bundle, which holds many, those
+    that are gone are known.
+    """
+
+    queue: str
+    size: int
+    live: int
+    entry: Entry | None = None
+    dead: set[int] = field(default_factory=set)
+
+
+class Stored(NamedTuple):
+    """Messages of a queue with payloads in the log: none of them before `lsn`; their keys."""
+
+    lsn: int
+    queue: str
+    keys: Sequence[int]
+
+
+class Payloads:
+    """The payloads of all messages of a storage."""
+
+    def __init__(self, log: LogManager, files: FileManager, cache_bytes: int) -> None:
+        self._log = log
+        self._files = files
+        self._cache_bytes = cache_bytes
+        self._cached = 0
+        self.runs: dict[int, Run] = {}
+        # Runs that the checkpoint on disk refers to, and those that wait for the next one.
+        self.in_checkpoint: set[int] = set()
+        self.waiting: list[tuple[int, int]] = []
+        # How much of the data file the next checkpoint will free.
+        self.waiting_bytes = 0
+        # What a checkpoint may have to move out of the log: it need not look at all there is.
+        self.in_log: list[Stored] = []
+
+    # --- Writing
+
+    def write_large(self, queue: str, entry: Entry, payload: bytes) -> None:
+        """The payload is in a run of its own. It is not safe before `sync`."""
+        first = self._files.allocate(entry.size)
+        try:
+            self._files.write(first, payload, self._log.end_lsn)
+        except BaseException:
+            self._files.free(first, entry.size)
+            raise
+        entry.run, entry.place, entry.payload = first, first * self._files.room, None
+        self.runs[first] = Run(queue, entry.size, 1, entry)
+
+    def keep(self, entries: Iterable[Entry]) -> None:
+        """The messages are on disk: their payloads stay in memory while the budget lasts."""
+        for entry in entries:
+            if entry.payload is not None:
+                if self._cached + entry.size <= self._cache_bytes:
+                    self._cached += entry.size
+                else:
+                    entry.payload = None
+
+    # --- Letting go
+
+    def drop(self, entries: Iterable[Entry], is_durable: bool) -> None:
+        """The messages are gone, with a record that is on disk or not yet."""
+        for entry in entries:
+            if entry.payload is not None:
+                self._cached -= entry.size
+                entry.payload = None
+            if entry.run != IN_LOG:
+                self._leave(entry, is_durable)
+
+    def discard(self, entries: Iterable[Entry]) -> None:
+        """The messages never were: nothing on disk refers to them."""
+        for entry in entries:
+            if entry.run != IN_LOG:
+                self._leave(entry, is_durable=True)
+
+    def _leave(self, entry: Entry, is_durable: bool) -> None:
+        run = self.runs[entry.run]
+        run.live -= 1
+        if run.entry is None:
+            run.dead.add(entry.key)
+        if run.live == 0:
+            del self.runs[entry.run]
+            if is_durable and entry.run not in self.in_checkpoint:
+                self._files.free(entry.run, run.size)
+            else:
+                self.wait_with(entry.run, run.size)
+
+    def wait_with(self, first: int, size: int) -> None:
+        """The run is free once a checkpoint is on disk that does not refer to it."""
+        self.waiting.append((first, size))
+        self.waiting_bytes += size
+
+    def release_waiting(self) -> None:
+        """The checkpoint on disk does not refer to them."""
+        for first, size in self.waiting:
+            self._files.free(first, size)
+        self.waiting = []
+        self.waiting_bytes = 0
+
+    def note_stored(self, lsn: int, queue: str, entries: list[Entry]) -> None:
+        """The messages are committed; payloads that are in the log are there from here on."""
+        if entries:
+            self.in_log.append(Stored(lsn, queue, _keys_of(entries)))
+
+    def split_log(self, lsn: int, index: Index) -> tuple[dict[str, list[Entry]], list[Stored]]:
+        """The messages, by queue, whose payloads are in records before this one, and all others."""
+        before: dict[str, list[Entry]] = {}
+        behind: list[Stored] = []
+        for stored in self.in_log:
+            if stored.lsn > lsn:
+                behind.append(stored)
+            elif stored.queue in index.queues:
+                known = index.queues[stored.queue].entries
+                live = [known[key] for key in stored.keys if key in known]
+                inside = [entry for entry in live if entry.run == IN_LOG]
+                # An empty payload at the end of its record stands where the next one begins.
+                before.setdefault(stored.queue, []).extend(e for e in inside if e.place <= lsn)
+                if rest := [entry for entry in inside if entry.place > lsn]:
+                    behind.append(Stored(lsn, stored.queue, _keys_of(rest)))
+        return before, behind
+
+    # --- Reading
+
+    def messages(self, entries: list[Entry]) -> list[Message]:
+        """The messages, with payloads from wherever they are."""
+        missing = [entry for entry in entries if entry.payload is None]
+        if not missing:
+            return [entry.message(entry.payload or b"") for entry in entries]
+        read = self.read(missing)
+        return [
+            entry.message(read[entry.key] if entry.payload is None else entry.payload)
+            for entry in entries
+        ]
+
+    def read(self, entries: list[Entry]) -> dict[int, bytes]:
+        """Payloads by key; those that stand side by side are read at once."""
+        found: dict[int, bytes] = {}
+        for span in _spans(entries):
+            start = span[0].place
+            size = span[-1].place + span[-1].size - start
+            if span[0].run == IN_LOG:
+                data = self._log.read(start, size)
+            else:
+                data = self._files.read(span[0].run, start, size)
+            if len(data) != size:
+                raise Corruption(f"the payload of message {span[0].key} is cut off")
+            for entry in span:
+                found[entry.key] = data[entry.place - start : entry.place - start + entry.size]
+        return found
+
+
+def _keys_of(entries: list[Entry]) -> Sequence[int]:
+    keys = sorted(entry.key for entry in entries)
+    is_range = keys[-1] - keys[0] == len(keys) - 1
+    return range(keys[0], keys[-1] + 1) if is_range else keys
+
+
+def _spans(entries: list[Entry]) -> list[list[Entry]]:
+    spans: list[list[Entry]] = []
+    end = start = run = -2
+    # An empty payload stands where the next one begins, and comes before it.
+    for entry in sorted(entries, key=lambda entry: (entry.run, entry.place, entry.size)):
+        is_near = entry.run == run and entry.place - end <= GAP_BYTES_MAX
+        if is_near and entry.place + entry.size - start <= SPAN_BYTES_MAX:
+            spans[-1].append(entry)
+        else:
+            spans.append([entry])
+            start, run = entry.place, entry.run
+        end = entry.place + entry.size
+    return spans

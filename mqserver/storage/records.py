@@ -1,0 +1,290 @@
+"""What the records of the log say: branches, queues, consumers and checkpoints as bodies, and back.
+
+Pure. Messages are written in columns, one list for each field; a column that holds nothing but its
+default is left out. Payloads stand behind the columns, one behind the other; those in pages of the
+data file are not among them, and have the first page of their run in the column `runs`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from mqserver.errors import Corruption
+from mqserver.storage.contract import BranchInfo, Outcome, QueueSettings
+from mqserver.storage.format import Record, pack_body, unpack_body
+from mqserver.storage.index import IN_LOG, Branch, Consumer, Entry, Index, Queue
+
+Columns = tuple[Any, ...]
+
+
+# --- Messages ------------------------------------------------------------------------------------
+
+
+def columns_of(entries: list[Entry]) -> Columns:
+    """The messages, field by field, without payloads."""
+    if len(entries) == 1:
+        return _columns_of_one(entries[0])
+    runs = [entry.run for entry in entries]
+    return (
+        [entry.key for entry in entries],
+        [entry.size for entry in entries],
+        [entry.digest for entry in entries],
+        _column([entry.priority for entry in entries], 0),
+        _column([entry.group for entry in entries], 0),
+        _column([entry.time_us for entry in entries], 0),
+        _column([entry.sender for entry in entries], ""),
+        _column([entry.attributes for entry in entries], ()),
+        _column(runs, IN_LOG),
+    )
+
+
+def _columns_of_one(entry: Entry) -> Columns:
+    # The common case of one message in a branch, without nine lists to look through.
+    return (
+        [entry.key],
+        [entry.size],
+        [entry.digest],
+        [entry.priority] if entry.priority else None,
+        [entry.group] if entry.group else None,
+        [entry.time_us] if entry.time_us else None,
+        [entry.sender] if entry.sender else None,
+        [entry.attributes] if entry.attributes else None,
+        [entry.run] if entry.run != IN_LOG else None,
+    )
+
+
+def _column(values: list[Any], default: Any) -> list[Any] | None:
+    return None if values.count(default) == len(values) else values
+
+
+def payloads_of(entries: list[Entry]) -> list[bytes]:
+    """The payloads that stand behind the columns."""
+    return [entry.payload or b"" for entry in entries if entry.run == IN_LOG]
+
+
+def entries_of(columns: Columns) -> list[Entry]:
+    """The messages of these columns; where their payloads are is said by `place`."""
+    keys, sizes, digests, *optional, runs = columns
+    count = len(keys)
+    defaults = (0, 0, 0, "", ())
+    filled = [
+        column if column is not None else (default,) * count
+        for column, default in zip(optional, defaults, strict=True)
+    ]
+    entries = [Entry(*fields) for fields in zip(keys, sizes, digests, *filled, strict=True)]
+    if runs is not None:
+        for entry, run in zip(entries, runs, strict=True):
+            entry.run = run
+    return entries
+
+
+def place(entries: Iterable[Entry], start: int, room: int) -> int:
+    """The payloads stand one behind the other from `start` on, or in runs of their own; the end."""
+    for entry in entries:
+        if entry.run == IN_LOG:
+            entry.place = start
+            start += entry.size
+        else:
+            entry.place = entry.run * room
+    return start
+
+
+# --- Branches ------------------------------------------------------------------------------------
+
+
+def pack_branch(branch: Branch) -> tuple[bytes, int]:
+    """The body that says all a branch has done, and where in it the payloads begin."""
+    stored = []
+    payloads: list[bytes] = []
+    for queue, entries in branch.to_add().items():
+        if entries:
+            stored.append((queue, columns_of(entries)))
+            payloads += payloads_of(entries)
+    own: set[int] = set()
+    if branch.has_cancelled:
+        own = {e.key for entries in branch.stored.values() for e in entries if e.holder}
+    taken = [
+        (queue, [entry.key for entry in entries if entry.key not in own])
+        for queue, entries in branch.taken.items()
+    ]
+    cancelled = branch.cancelled + len(own)
+    meta = (branch.id, branch.recovery, stored, taken, list(branch.marks.items()), cancelled)
+    body = pack_body(meta, payloads)
+    return body, len(body) - sum(map(len, payloads))
+
+
+@dataclass(frozen=True)
+class BranchRecord:
+    """What a branch had done."""
+
+    branch: bytes
+    recovery: bytes
+    stored: list[tuple[str, list[Entry]]]
+    taken: list[tuple[str, list[int]]]
+    marks: list[tuple[str, int]]
+    cancelled: int
+
+
+def read_branch(record: Record, room: int) -> BranchRecord:
+    """The branch of a COMMITTED or PREPARED record, with its messages placed."""
+    meta, start = _unpack(record)
+    branch, recovery, stored, taken, marks, cancelled = meta
+    found = [(queue, entries_of(columns)) for queue, columns in stored]
+    position = record.body_lsn + start
+    for _, entries in found:
+        position = place(entries, position, room)
+    if position != record.body_lsn + len(record.body):
+        raise Corruption(f"log record at LSN {record.lsn}: its payloads have another length")
+    held = [(queue, list(keys)) for queue, keys in taken]
+    return BranchRecord(branch, recovery, found, held, list(marks), cancelled)
+
+
+# --- The rest ------------------------------------------------------------------------------------
+
+
+def pack_queue(name: str, settings: QueueSettings) -> bytes:
+    """A queue and its settings."""
+    return pack_body((name, _settings(settings)))
+
+
+def read_queue(record: Record) -> tuple[str, QueueSettings]:
+    """The queue of a QUEUE_SET record."""
+    name, settings = _unpack(record)[0]
+    return name, QueueSettings(*settings)
+
+
+def pack_plain(*values: object) -> bytes:
+    """A body of plain values."""
+    return pack_body(values)
+
+
+def read_plain(record: Record) -> tuple[Any, ...]:
+    """The plain values of a body."""
+    values: tuple[Any, ...] = _unpack(record)[0]
+    return values
+
+
+def pack_judgement(info: BranchInfo) -> bytes:
+    """How an operator ended a branch."""
+    return pack_body(_info(info))
+
+
+def read_judgement(record: Record) -> BranchInfo:
+    """The branch of a RESOLVED record."""
+    return _branch_info(_unpack(record)[0])
+
+
+def _info(info: BranchInfo) -> tuple[object, ...]:
+    return (info.branch, info.outcome.value, info.recovery, info.stored, info.taken)
+
+
+def _branch_info(fields: tuple[Any, ...]) -> BranchInfo:
+    branch, outcome, recovery, stored, taken = fields
+    return BranchInfo(branch, Outcome(outcome), recovery, stored, taken)
+
+
+def _settings(settings: QueueSettings) -> tuple[object, ...]:
+    return (
+        settings.enabled,
+        settings.prioritized,
+        settings.messages_max,
+        settings.bytes_max,
+    )
+
+
+def _unpack(record: Record) -> tuple[Any, int]:
+    return unpack_body(record.body, f"log record at LSN {record.lsn}")
+
+
+# --- Checkpoints ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RunOnDisk:
+    """A run of the data file: its content's size, its queue, and the messages in it that are gone.
+
+    `columns` are there for a payload that has its run to itself; a bundle holds its own.
+    """
+
+    first: int
+    size: int
+    queue: str
+    dead: tuple[int, ...]
+    columns: Columns | None
+
+
+def pack_checkpoint(index: Index, runs: Iterable[RunOnDisk]) -> bytes:
+    """All that the log would not tell when it is read from its restart on."""
+    queues = [(queue.name, _settings(queue.settings)) for queue in index.queues.values()]
+    consumers = [
+        (c.name, c.queue, c.finished, [(n, keys) for n, keys in c.reservations.items()])
+        for c in index.consumers.values()
+    ]
+    outcomes = [(branch, outcome.value) for branch, outcome in index.outcomes.items()]
+    judged = [_info(info) for info in index.heuristics.values()]
+    on_disk = [(r.first, r.size, r.queue, _ranges(r.dead), r.columns) for r in runs]
+    return pack_body((queues, consumers, list(index.marks.items()), outcomes, judged, on_disk))
+
+
+def read_checkpoint(record: Record) -> tuple[Index, list[RunOnDisk]]:
+    """What the checkpoint saw, without the messages, and the runs where those are."""
+    queues, consumers, marks, outcomes, judged, on_disk = _unpack(record)[0]
+    index = Index()
+    for name, settings in queues:
+        index.queues[name] = Queue(name, QueueSettings(*settings))
+    for name, queue, finished, reservations in consumers:
+        consumer = index.consumers[name] = Consumer(name, queue)
+        consumer.finished = finished
+        consumer.reservations.update((number, list(keys)) for number, keys in reservations)
+    index.marks.update(marks)
+    index.outcomes.update((branch, Outcome(value)) for branch, value in outcomes)
+    for fields in judged:
+        index.judge(_branch_info(fields))
+    runs = [RunOnDisk(f, s, q, tuple(_keys(dead)), columns) for f, s, q, dead, columns in on_disk]
+    return index, runs
+
+
+def pack_bundle(queue: str, entries: list[Entry], payloads: list[bytes]) -> tuple[bytes, int]:
+    """The content of a run that holds many small messages, and where their payloads begin."""
+    bare = list(columns_of(entries))
+    bare[-1] = None
+    content = pack_body((queue, bare), payloads)
+    return content, len(content) - sum(map(len, payloads))
+
+
+def read_bundle(run: RunOnDisk, content: bytes, room: int) -> list[Entry]:
+    """The live messages of a bundle, placed."""
+    (queue, columns), start = unpack_body(content, f"data, the bundle at page {run.first}")
+    if queue != run.queue:
+        raise Corruption(f"data: the bundle at page {run.first} belongs to another queue")
+    entries = entries_of(columns)
+    place(entries, run.first * room + start, room)
+    dead = set(run.dead)
+    found = [entry for entry in entries if entry.key not in dead]
+    for entry in found:
+        entry.run = run.first
+    if len(found) + len(dead) != len(entries):
+        raise Corruption(f"data: the bundle at page {run.first} lacks messages")
+    return found
+
+
+def _ranges(keys: tuple[int, ...]) -> list[tuple[int, int]]:
+    """Keys as first and count of those that follow each other."""
+    ranges: list[tuple[int, int]] = []
+    first = following = -1
+    for key in sorted(keys):
+        if key != following:
+            if following > first:
+                ranges.append((first, following - first))
+            first = key
+        following = key + 1
+    if following > first:
+        ranges.append((first, following - first))
+    return ranges
+
+
+def _keys(ranges: Iterable[tuple[int, int]]) -> Iterator[int]:
+    for first, count in ranges:
+        yield from range(first, first + count)
