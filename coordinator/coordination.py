@@ -1,0 +1,306 @@
+"""The servants of `Mq_Coordinator.idl`: transactions that cost few calls, and the operator's view.
+
+Thin: they translate and pass on. A transaction may be decided by its owner alone, and another's
+looks like one that never was. What an operator may do is for the orb's authorisation to say.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from coordinator.interfaces import caller, check_owner, tell
+from coordinator.ledger import Key, Member, Note, digest_of
+from coordinator.live import Enlisted, Live
+from coordinator.outcomes import Outcome
+from coordinator.protocol import Participant, Place
+from coordinator.service import Service
+from coordinator.sessions import Session, TooMany
+from coordinator.timeouts import UNDECIDED
+from idl import system
+from idl.coordination import (
+    Mq_Coordinator,
+    Mq_TransactionAdmin,
+    SessionEnded,
+    TransactionNotFound,
+    mqBegun,
+    mqLease,
+    mqOtidList,
+    mqOutcome,
+    mqParticipant,
+    mqParticipantInfo,
+    mqParticipantList,
+    mqTransactionInfo,
+    mqTransactionInfoList,
+    mqTransactionKey,
+)
+from idl.cos import Status, otid_t
+from idl.mapping import InvalidValue
+from idl.otids import BLOCK_NUMBERS, NULL_OTID, check_branch, otid_of, show, split_otid
+
+COORDINATION = "coordination"
+ADMIN = "transactions"
+MEMBERS_SHOWN_MAX = 100
+
+audit = logging.getLogger("oncemq.audit")
+
+
+def publish(service: Service) -> None:
+    """Everything of Mq_Coordinator can be called."""
+    service.orb.publish(CoordinationServant(service), Mq_Coordinator, COORDINATION)
+    service.orb.publish(AdminServant(service), Mq_TransactionAdmin, ADMIN)
+
+
+class CoordinationServant:
+    """See `Mq_Coordinator`."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._transactions = service.transactions
+        self._sessions = service.transactions.sessions
+
+    # --- Sessions
+
+    def lease(self, session: int, oldest: int) -> mqLease:
+        """See `Mq_Coordinator.lease`."""
+        try:
+            with self._transactions.lock:
+                now = self._service.tasks.now()
+                held = self._sessions.open(caller(), now) if not session else self._held(session)
+                first, secret = self._sessions.lease(held, oldest)
+        except TooMany as limit:
+            raise system.IMP_LIMIT(str(limit)) from limit
+        duration_s = int(self._sessions.duration_s)
+        return mqLease(held.number, self._sessions.prefix, first, BLOCK_NUMBERS, secret, duration_s)
+
+    def renew(self, session: int, transactions: mqOtidList) -> None:
+        """See `Mq_Coordinator.renew`."""
+        with self._transactions.lock:
+            self._held(session)
+        for otid in transactions:
+            known = self._transactions.find(_gtrid(otid))
+            if isinstance(known, Live):
+                self._transactions.adopt(check_owner(known), session)
+
+    def endSession(self, session: int) -> None:
+        """See `Mq_Coordinator.endSession`."""
+        with self._transactions.lock:
+            held = self._sessions.renew(session, caller(), self._service.tasks.now())
+        if held is not None:
+            self._service.timeouts.end_session(session, "its owner has left")
+
+    def _held(self, session: int) -> Session:
+        held = self._sessions.renew(session, caller(), self._service.tasks.now())
+        if held is None:
+            raise SessionEnded()
+        return held
+
+    # --- Keys
+
+    def beginOrJoin(self, session: int, key: mqTransactionKey, timeout: int) -> mqBegun:
+        """See `Mq_Coordinator.beginOrJoin`."""
+        if not key.version or not key.application:
+            raise system.BAD_PARAM("a key needs an application and a version from 1 on")
+        wanted = Key(key.application, key.version)
+        with self._transactions.lock:
+            self._held(session)
+            found = self._transactions.under(wanted)
+            if found is not None and found.state.status is Status.ACTIVE:
+                self._transactions.adopt(check_owner(found), session)
+                return mqBegun(Status.ACTIVE, otid_of(found.gtrid), True)
+            if key.version <= self._transactions.version_of(key.application):
+                return mqBegun(Status.COMMITTED, NULL_OTID, False)
+            if found is not None:
+                # It is being ended, and which way is not known yet.
+                raise system.TRANSIENT("a transaction with this key is being ended; ask again")
+            begun = self._transactions.begin(caller(), timeout, (session,), wanted)
+            return mqBegun(Status.ACTIVE, otid_of(begun.gtrid), False)
+
+    def getVersion(self, application: str) -> int:
+        """See `Mq_Coordinator.getVersion`."""
+        return self._transactions.version_of(application)
+
+    # --- Ends
+
+    def decide(self, otid: otid_t, participants: mqParticipantList) -> mqOutcome:
+        """See `Mq_Coordinator.decide`."""
+        prepared = [self._enlist(participant) for participant in participants]
+        if len({enlisted.member.name for enlisted in prepared}) < len(prepared):
+            raise system.BAD_PARAM("two participants have the same name")
+        gtrid = _gtrid(otid)
+        known = self._transactions.find(gtrid)
+        if isinstance(known, Live):
+            if known.parent is not None and prepared:
+                # They would ask for the subtransaction's outcome, and that is not theirs.
+                raise system.BAD_PARAM("participants of a subtransaction register themselves")
+            outcome = self._service.family.commit(check_owner(known), prepared)
+            decided_with: int | None = known.digest
+        elif known.status is Status.UNKNOWN and known.damage is None:
+            raise system.INVALID_TRANSACTION(known.reason)
+        else:
+            outcome, decided_with = known, self._service.log.ledger.digest(gtrid)
+        asked_with = digest_of(enlisted.member.name for enlisted in prepared)
+        if outcome.is_committed and decided_with not in (asked_with, None):
+            # Whoever asks would take branches for committed that were not named.
+            raise system.INVALID_TRANSACTION("it was decided with other participants")
+        return _told(tell(outcome))
+
+    def giveUp(self, otid: otid_t) -> mqOutcome:
+        """See `Mq_Coordinator.giveUp`."""
+        known = self._transactions.find(_gtrid(otid))
+        if isinstance(known, Live):
+            known = self._service.family.rollback(check_owner(known), "its owner gave it up")
+        return _told(known)
+
+    def getOutcome(self, otid: otid_t) -> mqOutcome:
+        """See `Mq_Coordinator.getOutcome`."""
+        known = self._transactions.find(_gtrid(otid))
+        if isinstance(known, Live):
+            return mqOutcome(known.state.status, known.state.reason)
+        return _told(known)
+
+    def _enlist(self, participant: mqParticipant) -> Enlisted:
+        if participant.resource is None:
+            raise system.BAD_PARAM("a participant needs a resource, and nil was given")
+        orb = self._service.orb
+        try:
+            check_branch(participant.name)
+        except InvalidValue as wrong:
+            raise system.BAD_PARAM(str(wrong)) from wrong
+        settler = "" if participant.settler is None else orb.reference_of(participant.settler)
+        member = Member(participant.name, orb.reference_of(participant.resource), settler)
+        return Enlisted(member, participant.resource, participant.settler)
+
+
+def _gtrid(otid: otid_t) -> bytes:
+    try:
+        return split_otid(otid)[0]
+    except InvalidValue as wrong:
+        raise system.INVALID_TRANSACTION(str(wrong)) from wrong
+
+
+def _told(outcome: Outcome) -> mqOutcome:
+    status = Status.COMMITTED if outcome.is_committed else outcome.status
+    return mqOutcome(status, outcome.reason)
+
+
+# --- For operators -------------------------------------------------------------------------------
+
+
+class AdminServant:
+    """See `Mq_TransactionAdmin`."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._transactions = service.transactions
+
+    def listTransactions(self) -> mqTransactionInfoList:
+        """See `Mq_TransactionAdmin.listTransactions`."""
+        live = self._transactions.every()
+        known = {each.gtrid for each in live}
+        over = [gtrid for gtrid in self._transactions.with_heuristics() if gtrid not in known]
+        return (*map(self._of_live, live), *map(self._of_notes, over))
+
+    def getTransaction(self, otid: otid_t) -> mqTransactionInfo:
+        """See `Mq_TransactionAdmin.getTransaction`."""
+        live = self._find(otid)
+        return self._of_notes(_gtrid(otid)) if live is None else self._of_live(live)
+
+    def rollbackTransaction(self, otid: otid_t) -> mqOutcome:
+        """See `Mq_TransactionAdmin.rollbackTransaction`."""
+        live = self._find(otid)
+        if live is None:
+            known = self._transactions.find(_gtrid(otid))
+            assert isinstance(known, Outcome)
+            return _told(known)
+        audit.warning("%s asks to roll back transaction %s", caller(), show(live.gtrid))
+        return _told(self._service.family.rollback(live, f"operator {caller()} rolled it back"))
+
+    def forgetTransaction(self, otid: otid_t) -> int:
+        """See `Mq_TransactionAdmin.forgetTransaction`."""
+        live = self._find(otid)
+        gtrid = _gtrid(otid)
+        left: list[int] = []
+        if live is not None:
+            left = [p.number for p in live.state.participants if p.place is Place.PREPARED]
+            if live.state.status is not Status.COMMITTING:
+                raise system.INVALID_TRANSACTION("it is not decided: roll it back instead")
+        audit.warning("%s gives up %d participants of %s", caller(), len(left), show(gtrid))
+        for number in left:
+            assert live is not None
+            self._transactions.give_up(live, number)
+        if not left:
+            self._transactions.dismiss(gtrid)
+        return len(left)
+
+    def _find(self, otid: otid_t) -> Live | None:
+        gtrid = _gtrid(otid)
+        live = next((each for each in self._transactions.every() if each.gtrid == gtrid), None)
+        if live is None and not self._transactions.notes_of(gtrid):
+            raise TransactionNotFound(otid)
+        return live
+
+    def _of_live(self, live: Live) -> mqTransactionInfo:
+        now = self._service.tasks.now()
+        state = live.state
+        is_timed = live.deadline is not None and state.status in UNDECIDED
+        left_s = max(0, int(live.deadline - now)) if is_timed and live.deadline else 0
+        shown = state.participants[:MEMBERS_SHOWN_MAX]
+        return mqTransactionInfo(
+            otid_of(live.gtrid),
+            state.status,
+            live.owner,
+            mqTransactionKey(*live.key),
+            max(0, int(now - live.begun_at)),
+            left_s,
+            _explained(live),
+            tuple(_participant(live, participant) for participant in shown),
+        )
+
+    def _of_notes(self, gtrid: bytes) -> mqTransactionInfo:
+        notes = self._transactions.notes_of(gtrid)
+        shown = tuple(_noted(note) for note in notes[:MEMBERS_SHOWN_MAX])
+        owner = notes[0].owner if notes else ""
+        status = notes[0].decided if notes else Status.UNKNOWN
+        told = "a participant ended its part alone; `oncemq tx forget` when that is dealt with"
+        no_key = mqTransactionKey("", 0)
+        return mqTransactionInfo(otid_of(gtrid), status, owner, no_key, 0, 0, told, shown)
+
+
+def _participant(live: Live, participant: Participant) -> mqParticipantInfo:
+    number = participant.number
+    member = live.members[number].member
+    words = [participant.place.value]
+    if participant.is_told:
+        words.append("committed, not yet durable")
+    if participant.heuristic is not None:
+        words.append(participant.heuristic.name.lower().replace("_", " "))
+    attempts = live.attempts.get(number, 0)
+    trouble = live.troubles.get(number, "")
+    return mqParticipantInfo(member.name, member.resource, ", ".join(words), attempts, trouble)
+
+
+def _noted(note: Note) -> mqParticipantInfo:
+    how = f"heuristic, {note.heuristic.name.lower().replace('_', ' ')}"
+    return mqParticipantInfo(note.member.name, note.member.resource, how, 0, note.reason)
+
+
+def _explained(live: Live) -> str:
+    waiting = [
+        live.members[p.number].member.name
+        for p in live.state.participants
+        if p.place in (Place.PENDING, Place.PREPARED)
+    ]
+    names = ", ".join(waiting[:5]) + (", ..." if len(waiting) > 5 else "")
+    match live.state.status:
+        case Status.ACTIVE:
+            return "at work: its owner has not ended it yet"
+        case Status.MARKED_ROLLBACK:
+            return f"can only be rolled back: {live.state.reason}"
+        case Status.PREPARING:
+            return f"waits for the votes of {names}"
+        case Status.PREPARED:
+            return "the decision is being written"
+        case Status.COMMITTING:
+            return f"committed; waits until {names} answered. It is tried again and again"
+        case _:
+            return f"is being rolled back: {live.state.reason}"

@@ -1,0 +1,67 @@
+"""A transaction that is not over: its state, its participants and the objects to call, its family.
+
+Values and plain records; what happens to them is said by `protocol.py` and done by others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from coordinator.ledger import Key, Member
+from coordinator.protocol import Transaction
+from coordinator.tasks import Promise
+from idl.coordination import Mq_Settler
+from idl.cos import Resource, SubtransactionAwareResource, Synchronization
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Times, in seconds, and limits."""
+
+    call_s: float = 5.0
+    answer_s: float = 60.0
+    session_s: float = 30.0
+    timeout_s_max: float = 86_400.0
+    settle_s: float = 0.2
+    retry_s: float = 0.1
+    retry_s_max: float = 30.0
+    transactions_max: int = 100_000
+    participants_max: int = 1000
+    sweep_s: float = 1.0
+
+
+class Enlisted(NamedTuple):
+    """A participant of a live transaction, and the objects to call."""
+
+    member: Member
+    resource: Resource
+    settler: Mq_Settler | None
+
+
+@dataclass(eq=False)
+class Live:
+    """A transaction that is not over."""
+
+    gtrid: bytes
+    owner: str
+    done: Promise
+    begun_at: float
+    deadline: float | None = None
+    # Those whose silence ends it, once all of them are silent; none for one that time alone ends.
+    sessions: set[int] = field(default_factory=set)
+    key: Key = field(default_factory=Key)
+    state: Transaction = field(default_factory=Transaction)
+    members: dict[int, Enlisted] = field(default_factory=dict)
+    # For operators: how often each was tried, and what went wrong the last time.
+    attempts: dict[int, int] = field(default_factory=dict)
+    troubles: dict[int, str] = field(default_factory=dict)
+    is_closing: bool = False
+    numbers_given: int = 0
+    registered: int = 0
+    digest: int = 0
+    # The family of a transaction, and who is told of its end: see `family.py`.
+    parent: Live | None = None
+    children: list[Live] = field(default_factory=list)
+    synchronizations: list[Synchronization] = field(default_factory=list)
+    aware: list[SubtransactionAwareResource] = field(default_factory=list)

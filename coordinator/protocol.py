@@ -1,0 +1,579 @@
+"""Two-phase commit as the coordinator runs it: a table from state and event to state and effects.
+
+Pure: it sends nothing, writes nothing and knows no time. `transactions.py` carries the effects out,
+in order, and comes back with what happened as the next event. Presumed abort: of a transaction that
+is rolled back, nothing is ever written. It is long because drawing, rules, table and invariants are
+one thing and are read together.
+
+    ACTIVE ───a──► PREPARING ───b──► PREPARED ───c──► COMMITTING ───d──► COMMITTED
+    ACTIVE ─────────────i──────────► PREPARED ──────────────m──────────► COMMITTED
+    ACTIVE ──────────────────────────────j─────────────────────────────► COMMITTED
+                   PREPARING ─────────────────────e────────────────────► COMMITTED
+    ACTIVE ───f──► MARKED_ROLLBACK
+    ACTIVE, MARKED_ROLLBACK, PREPARING, PREPARED ───g──► ROLLING_BACK ───h──► ROLLED_BACK
+    ACTIVE, MARKED_ROLLBACK, PREPARING, PREPARED ──────────k────────────────► ROLLED_BACK
+                   PREPARING ───l──► UNKNOWN
+
+    a  Commit was asked for, and somebody has not voted yet. They are asked to prepare, all at once;
+       one that is alone is asked to commit in one phase, unless somebody will ask here for the
+       outcome: by a key, or by a name of their own. On disk: nothing.
+    b  The last vote came, and none was against. The decision is handed to the disk.
+    c  The decision has been forced. This is the commit point: nothing turns it back.
+       Everybody who is named in it is told, again and again until they have answered.
+    d  Everybody's commit is durable, or recorded as a heuristic. The decision may be forgotten.
+    e  Nobody changed anything; or the only participant has committed, alone. On disk: nothing.
+    f  Somebody has seen to it that the transaction can only be rolled back.
+    g  It is rolled back: asked for, out of time, a vote against, no vote, or the disk is full. All
+       who may have work to undo are told, once; whoever is not reached will ask, and be told then.
+    h  All of them have answered, or could not be reached.
+    i  Commit was asked for, and everybody had prepared already, or nobody takes part and the key of
+       the transaction is to be remembered. The decision is handed to the disk.
+    j  Commit was asked for, and nobody takes part; or a subtransaction hands its participants up.
+    k  It is rolled back, and there is nobody to be told; or the only participant rolled back alone.
+    l  The only participant was asked to commit alone, and whether it did is not known.
+    m  The decision has been forced, and there is nobody to be told: its key is what it says.
+
+What holds in each state, checked after every step:
+
+- A participant is in exactly one of the sets pending, prepared, read-only, failed, heuristic, or
+  has left: it has answered the last thing that it will be told.
+- ACTIVE, MARKED_ROLLBACK: all are pending; nobody has been asked anything.
+- PREPARING: somebody is pending, and nobody has failed.
+- PREPARED, COMMITTING: somebody is prepared, or there is a key; nobody is pending or failed. In
+  COMMITTING somebody is prepared, and the decision is on disk.
+- COMMITTED, ROLLED_BACK, UNKNOWN: nobody is pending, prepared or failed.
+- Nobody has been told the outcome before COMMITTING or ROLLING_BACK.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from typing import NamedTuple
+
+from coordinator.outcomes import Heuristic, Outcome, damage_of
+from idl.cos import Status
+
+
+class Place(enum.Enum):
+    """The sets that participants are in."""
+
+    PENDING = "pending"
+    PREPARED = "prepared"
+    READ_ONLY = "read-only"
+    FAILED = "failed"
+    HEURISTIC = "heuristic"
+
+
+class Participant(NamedTuple):
+    """A participant, known by its number in the transaction."""
+
+    number: int
+    place: Place = Place.PENDING
+    # Whether phase two has tried to reach it, and whether it has committed but not yet durably.
+    is_tried: bool = False
+    is_told: bool = False
+    heuristic: Heuristic | None = None
+
+
+class Transaction(NamedTuple):
+    """The state of one transaction."""
+
+    status: Status = Status.ACTIVE
+    participants: tuple[Participant, ...] = ()
+    is_nested: bool = False
+    # It has a key, by which a repeated one is known; so its commit is always written.
+    is_keyed: bool = False
+    # A client has named it, and will ask by that name: so its commit is never left to another.
+    is_leased: bool = False
+    # The only participant decides, by committing in one phase.
+    is_delegated: bool = False
+    is_answered: bool = False
+    reason: str = ""
+
+
+class Kind(enum.Enum):
+    """What can happen to a transaction."""
+
+    JOIN = enum.auto()
+    MARK = enum.auto()
+    COMMIT = enum.auto()
+    ROLLBACK = enum.auto()
+    VOTED_COMMIT = enum.auto()
+    VOTED_READ_ONLY = enum.auto()
+    VOTED_ROLLBACK = enum.auto()
+    NO_VOTE = enum.auto()
+    FORCED = enum.auto()
+    NOT_FORCED = enum.auto()
+    DONE = enum.auto()
+    DONE_LAZILY = enum.auto()
+    SETTLED = enum.auto()
+    NOT_REACHED = enum.auto()
+    HEURISTIC = enum.auto()
+    GIVEN_UP = enum.auto()
+
+
+class Event(NamedTuple):
+    """One thing that has happened."""
+
+    kind: Kind
+    participant: int = -1
+    # COMMIT: participants that have prepared already.
+    prepared: tuple[int, ...] = ()
+    heuristic: Heuristic | None = None
+    reason: str = ""
+
+
+class Act(enum.Enum):
+    """What is to be done."""
+
+    SEND_PREPARE = enum.auto()
+    SEND_ONE_PHASE = enum.auto()
+    SEND_COMMIT = enum.auto()
+    SEND_COMMIT_LATER = enum.auto()
+    SEND_ROLLBACK = enum.auto()
+    SEND_FORGET = enum.auto()
+    FORCE_DECISION = enum.auto()
+    FORCE_HEURISTIC = enum.auto()
+    NOTE_DONE = enum.auto()
+    PASS_UP = enum.auto()
+    ANSWER = enum.auto()
+    END = enum.auto()
+    REFUSE = enum.auto()
+
+
+class Effect(NamedTuple):
+    """One thing that is to be done, for one participant or for the transaction."""
+
+    act: Act
+    participant: int = -1
+
+
+Effects = tuple[Effect, ...]
+Rule = Callable[[Transaction, Event], tuple[Transaction, Effects]]
+
+NOTHING: Effects = ()
+
+
+def step(transaction: Transaction, event: Event) -> tuple[Transaction, Effects]:
+    """What the transaction is after the event, and what is to be done."""
+    rule = TRANSITIONS.get((transaction.status, event.kind))
+    assert rule is not None, f"{event.kind.name} cannot happen in {transaction.status.name}"
+    after, effects = rule(transaction, event)
+    assert after.status is transaction.status or (transaction.status, after.status) in ARROWS
+    check(after)
+    return after, effects
+
+
+def decided(numbers: tuple[int, ...]) -> tuple[Transaction, Effects]:
+    """A transaction whose decision was found on disk, and what is to be done about it."""
+    prepared = tuple(Participant(number, Place.PREPARED) for number in numbers)
+    transaction = Transaction(Status.COMMITTING, prepared, is_answered=True)
+    return transaction, tuple(Effect(Act.SEND_COMMIT, number) for number in numbers)
+
+
+def outcome_of(transaction: Transaction) -> Outcome:
+    """What whoever asks is told."""
+    is_commit = transaction.status in (Status.COMMITTING, Status.COMMITTED)
+    if transaction.status is Status.UNKNOWN:
+        return Outcome(Status.UNKNOWN, Heuristic.HAZARD, transaction.reason)
+    heuristics = [p.heuristic for p in transaction.participants if p.heuristic is not None]
+    return Outcome(transaction.status, damage_of(is_commit, heuristics), transaction.reason)
+
+
+def answer_to(transaction: Transaction, is_named: bool, number: int | None) -> Status | None:
+    """What a participant that asks for the outcome is told; None: that it is not prepared.
+
+    `is_named` says whether the decision, if there is one, counts it in; `number` is that of one
+    which registered itself, and can be prepared only when it was asked to.
+    """
+    match transaction.status:
+        case Status.COMMITTING | Status.COMMITTED:
+            return Status.COMMITTED if is_named else Status.ROLLED_BACK
+        case Status.ROLLING_BACK | Status.ROLLED_BACK:
+            return Status.ROLLED_BACK
+        case Status.MARKED_ROLLBACK:
+            return Status.ROLLED_BACK
+        case Status.ACTIVE:
+            return None if number is not None else Status.PREPARING
+        case _:
+            # Never "rolled back" while a vote is under way: it may still be committed.
+            return Status.PREPARING
+
+
+# --- Before the vote -----------------------------------------------------------------------------
+
+
+def _join(transaction: Transaction, event: Event) -> tuple[Transaction, Effects]:
+    joined = (*transaction.participants, Participant(event.participant))
+    return transaction._replace(participants=joined), NOTHING
+
+
+def _mark(transaction: Transaction, event: Event) -> tuple[Transaction, Effects]:
+    return transaction._replace(status=Status.MARKED_ROLLBACK, reason=event.reason), NOTHING
+
+
+def _commit(transaction: Transaction, event: Event) -> tuple[Transaction, Effects]:
+    if transaction.is_nested:
+        return _hand_up(transaction)
+    arrived = tuple(Participant(number, Place.PREPARED) for number in event.prepared)
+    everybody = (*transaction.participants, *arrived)
+    pending = [p.number for p in transaction.participants if p.place is Place.PENDING]
+    gathered = transaction._replace(participants=everybody)
+    if not everybody and not transaction.is_keyed:
+        return _finish(gathered, Status.COMMITTED)
+    if not pending:
+        return gathered._replace(status=Status.PREPARED), (Effect(Act.FORCE_DECISION),)
+    asked = gathered._replace(status=Status.PREPARING)
+    if len(everybody) == 1 and not transaction.is_keyed and not transaction.is_leased:
+        return asked._replace(is_delegated=True), (Effect(Act.SEND_ONE_PHASE, pending[0]),)
+    return asked, tuple(Effect(Act.SEND_PREPARE, number) for number in pending)
+
+
+def _hand_up(transaction: Transaction) -> tuple[Transaction, Effects]:
+    after, effects = _finish(transaction._replace(participants=()), Status.COMMITTED)
+    return after, (Effect(Act.PASS_UP), *effects)
+
+
+# --- Voting --------------------------------------------------------------------------------------
+
+
+def _vote_for(transaction: Transaction, event: Event) -> tuple[Transaction, Effects]:
+    return _count(_put_at(transaction, event.participant, Place.PREPARED))
+
+
+def _vote_read_only(transaction: Transaction, event: Event) -> tuple[Transaction, Effects]:
+    return _count(_put_at(transaction, event.participant, Place.READ_ONLY))
+
+
+def _count(transaction: Transaction) -> tuple[Transaction, Effects]:
+    places = {participant.place for participant in transaction.participants}
+    if Place.PENDING in places:
+        return transaction, NOTHING
+    if Place.PREPARED not in places and not transaction.is_keyed:
+        return _finish(transaction, Status.COMMITTED)
+    return transaction._replace(status=Status.PREPARED), (Effect(Act.FORCE_DECISION),)
+
+
+def _vote_against(transaction: Transaction, event: Event) -> tuple[Transaction, Effects]:
+    # Who votes so has rolled back by itself, and needs no telling.
+    return _roll_back(_without(transaction, event.participant), event)
+
+
+def _no_vote(transaction: Transaction, event: Event) -> tuple[Transaction, Effects]:
+    return _roll_back(_put_at(transaction, event.participant, Place.FAILED), event)
+
+
+def _heuristic_vote(transaction: Transaction, event: Event) -> tuple[Transaction, Effects]:
+    if transaction.is_delegated:
+        lost = _without(transaction, event.participant)
+        after, effects = _finish(lost._replace(reason=event.reason), Status.UNKNOWN)
+        return after, (Effect(Act.FORCE_HEURISTIC, event.participant), *effects)
+    noted, effects = _note_heuristic(transaction, event)
+    after, others = _roll_back(noted, event)
+    return after, (*effects, *others)
+
+
+def _committed_alone(transaction: Transaction, event: Event) -> tuple[Transaction, Effects]:
+    assert transaction.is_delegated
+    return _finish(_without(transaction, event.participant), Status.COMMITTED)
+
+
+# --- Rolling back --------------------------------------------------------------------------------
+
+
+def _roll_back(transaction: Transaction, event: Event) -> tuple[Transaction, Effects]:
+    reason = transaction.reason or event.reason
+    turned = transaction._replace(reason=reason)
+    told = tuple(Effect(Act.SEND_ROLLBACK, number) for number in _outstanding(turned))
+    if not told:
+        return _finish(turned, Status.ROLLED_BACK)
+    return turned._replace(status=Status.ROLLING_BACK), told
+
+
+def _roll_back_unless_delegated(
+    transaction: Transaction, event: Event
+) -> tuple[Transaction, Effects]:
+    # The only participant may have committed already; only its answer can tell.
+    return (
+        _ignore(transaction, event) if transaction.is_delegated else _roll_back(transaction, event)
+    )
+
+
+def _rolled_back_there(transaction: Transaction, event: Event) -> tuple[Transaction, Effects]:
+    if _is_noted(transaction, event):
+        return transaction, NOTHING
+    rest = _without(transaction, event.participant)
+    return _finish(rest, Status.ROLLED_BACK) if not _outstanding(rest) else (rest, NOTHING)
+
+
+def _heuristic_rollback(transaction: Transaction, event: Event) -> tuple[Transaction, Effects]:
+    if _is_noted(transaction, event):
+        return transaction, NOTHING
+    noted, effects = _note_heuristic(transaction, event)
+    if _outstanding(noted):
+        return noted, effects
+    after, others = _finish(noted, Status.ROLLED_BACK)
+    return after, (*effects, *others)
+
+
+# --- Committing ----------------------------------------------------------------------------------
+
+
+def _tell_everybody(transaction: Transaction, event: Event) -> tuple[Transaction, Effects]:
+    told = tuple(
+        Effect(Act.SEND_COMMIT, p.number)
+        for p in transaction.participants
+        if p.place is Place.PREPARED
+    )
+    if not told:
+        return _finish(transaction, Status.COMMITTED)
+    return transaction._replace(status=Status.COMMITTING), told
+
+
+def _committed_there(transaction: Transaction, event: Event) -> tuple[Transaction, Effects]:
+    if _is_noted(transaction, event):
+        return transaction, NOTHING
+    rest = _without(transaction, event.participant)
+    return _go_on(rest, (Effect(Act.NOTE_DONE, event.participant),))
+
+
+def _committed_lazily(transaction: Transaction, event: Event) -> tuple[Transaction, Effects]:
+    if _is_noted(transaction, event):
+        return transaction, NOTHING
+    told = Participant(event.participant, Place.PREPARED, is_tried=True, is_told=True)
+    return _go_on(_put(transaction, told), NOTHING)
+
+
+def _not_reached(transaction: Transaction, event: Event) -> tuple[Transaction, Effects]:
+    if _is_noted(transaction, event):
+        return transaction, NOTHING
+    tried = _put(transaction, Participant(event.participant, Place.PREPARED, is_tried=True))
+    return _go_on(tried, (Effect(Act.SEND_COMMIT_LATER, event.participant),))
+
+
+def _heuristic_commit(transaction: Transaction, event: Event) -> tuple[Transaction, Effects]:
+    if _is_noted(transaction, event):
+        return transaction, NOTHING
+    noted, effects = _note_heuristic(transaction, event)
+    return _go_on(noted, effects)
+
+
+def _go_on(transaction: Transaction, effects: Effects) -> tuple[Transaction, Effects]:
+    """Whoever waits is answered once everybody has been tried; the end comes with the last."""
+    left = [p for p in transaction.participants if p.place is Place.PREPARED]
+    if not left:
+        after, others = _finish(transaction, Status.COMMITTED)
+        return after, (*effects, *others)
+    if transaction.is_answered or not all(p.is_tried for p in left):
+        return transaction, effects
+    return transaction._replace(is_answered=True), (*effects, Effect(Act.ANSWER))
+
+
+# --- Answers to what comes late or too early -----------------------------------------------------
+
+
+def _ignore(transaction: Transaction, event: Event) -> tuple[Transaction, Effects]:
+    return transaction, NOTHING
+
+
+def _refuse(transaction: Transaction, event: Event) -> tuple[Transaction, Effects]:
+    return transaction, (Effect(Act.REFUSE),)
+
+
+# --- Parts of the rules --------------------------------------------------------------------------
+
+
+def _finish(transaction: Transaction, status: Status) -> tuple[Transaction, Effects]:
+    ended = transaction._replace(status=status, is_answered=True)
+    answer = () if transaction.is_answered else (Effect(Act.ANSWER),)
+    return ended, (*answer, Effect(Act.END))
+
+
+def _is_noted(transaction: Transaction, event: Event) -> bool:
+    """Whether the participant has left, or its heuristic is recorded: what it says now is late."""
+    found = _find(transaction, event.participant)
+    return found is None or found.place is Place.HEURISTIC
+
+
+def _note_heuristic(transaction: Transaction, event: Event) -> tuple[Transaction, Effects]:
+    noted = _put(
+        transaction,
+        Participant(event.participant, Place.HEURISTIC, heuristic=event.heuristic),
+    )
+    # Forced before it may be forgotten there, or nobody would know any more.
+    force = Effect(Act.FORCE_HEURISTIC, event.participant)
+    return noted, (force, Effect(Act.SEND_FORGET, event.participant))
+
+
+def _outstanding(transaction: Transaction) -> list[int]:
+    return [
+        p.number
+        for p in transaction.participants
+        if p.place in (Place.PENDING, Place.PREPARED, Place.FAILED)
+    ]
+
+
+def _find(transaction: Transaction, number: int) -> Participant | None:
+    return next((p for p in transaction.participants if p.number == number), None)
+
+
+def _put(transaction: Transaction, changed: Participant) -> Transaction:
+    everybody = tuple(
+        changed if p.number == changed.number else p for p in transaction.participants
+    )
+    return transaction._replace(participants=everybody)
+
+
+def _put_at(transaction: Transaction, number: int, place: Place) -> Transaction:
+    return _put(transaction, Participant(number, place))
+
+
+def _without(transaction: Transaction, number: int) -> Transaction:
+    rest = tuple(p for p in transaction.participants if p.number != number)
+    return transaction._replace(participants=rest)
+
+
+# --- The table -----------------------------------------------------------------------------------
+
+_S, _K = Status, Kind
+
+# Every state and event that can meet. What is not here cannot happen, and `IMPOSSIBLE` says so.
+TRANSITIONS: dict[tuple[Status, Kind], Rule] = {
+    (_S.ACTIVE, _K.JOIN): _join,
+    (_S.ACTIVE, _K.MARK): _mark,
+    (_S.ACTIVE, _K.COMMIT): _commit,
+    (_S.ACTIVE, _K.ROLLBACK): _roll_back,
+    (_S.MARKED_ROLLBACK, _K.JOIN): _refuse,
+    (_S.MARKED_ROLLBACK, _K.MARK): _ignore,
+    (_S.MARKED_ROLLBACK, _K.COMMIT): _roll_back,
+    (_S.MARKED_ROLLBACK, _K.ROLLBACK): _roll_back,
+    (_S.PREPARING, _K.JOIN): _refuse,
+    (_S.PREPARING, _K.MARK): _refuse,
+    (_S.PREPARING, _K.COMMIT): _ignore,
+    (_S.PREPARING, _K.ROLLBACK): _roll_back_unless_delegated,
+    (_S.PREPARING, _K.VOTED_COMMIT): _vote_for,
+    (_S.PREPARING, _K.VOTED_READ_ONLY): _vote_read_only,
+    (_S.PREPARING, _K.VOTED_ROLLBACK): _vote_against,
+    (_S.PREPARING, _K.NO_VOTE): _no_vote,
+    (_S.PREPARING, _K.HEURISTIC): _heuristic_vote,
+    (_S.PREPARING, _K.DONE): _committed_alone,
+    (_S.PREPARED, _K.JOIN): _refuse,
+    (_S.PREPARED, _K.MARK): _refuse,
+    (_S.PREPARED, _K.COMMIT): _ignore,
+    # Too late: the decision may be on disk.
+    (_S.PREPARED, _K.ROLLBACK): _ignore,
+    (_S.PREPARED, _K.FORCED): _tell_everybody,
+    (_S.PREPARED, _K.NOT_FORCED): _roll_back,
+    (_S.COMMITTING, _K.JOIN): _refuse,
+    (_S.COMMITTING, _K.MARK): _refuse,
+    (_S.COMMITTING, _K.COMMIT): _ignore,
+    (_S.COMMITTING, _K.ROLLBACK): _ignore,
+    (_S.COMMITTING, _K.DONE): _committed_there,
+    (_S.COMMITTING, _K.DONE_LAZILY): _committed_lazily,
+    (_S.COMMITTING, _K.SETTLED): _committed_there,
+    (_S.COMMITTING, _K.NOT_REACHED): _not_reached,
+    (_S.COMMITTING, _K.HEURISTIC): _heuristic_commit,
+    (_S.COMMITTING, _K.GIVEN_UP): _heuristic_commit,
+    (_S.ROLLING_BACK, _K.JOIN): _refuse,
+    (_S.ROLLING_BACK, _K.MARK): _refuse,
+    (_S.ROLLING_BACK, _K.COMMIT): _ignore,
+    (_S.ROLLING_BACK, _K.ROLLBACK): _ignore,
+    # Votes of those who were asked before it was rolled back.
+    (_S.ROLLING_BACK, _K.VOTED_COMMIT): _ignore,
+    (_S.ROLLING_BACK, _K.VOTED_READ_ONLY): _ignore,
+    (_S.ROLLING_BACK, _K.VOTED_ROLLBACK): _ignore,
+    (_S.ROLLING_BACK, _K.NO_VOTE): _ignore,
+    (_S.ROLLING_BACK, _K.DONE): _rolled_back_there,
+    (_S.ROLLING_BACK, _K.NOT_REACHED): _rolled_back_there,
+    (_S.ROLLING_BACK, _K.HEURISTIC): _heuristic_rollback,
+}
+for _status in (_S.COMMITTED, _S.ROLLED_BACK, _S.UNKNOWN):
+    TRANSITIONS |= {(_status, kind): _refuse for kind in (_K.JOIN, _K.MARK)}
+    TRANSITIONS |= {(_status, kind): _ignore for kind in (_K.COMMIT, _K.ROLLBACK)}
+# What was sent before the end is answered after it.
+TRANSITIONS |= {
+    (_S.COMMITTED, kind): _ignore
+    for kind in (_K.DONE, _K.DONE_LAZILY, _K.SETTLED, _K.NOT_REACHED, _K.HEURISTIC, _K.GIVEN_UP)
+}
+TRANSITIONS |= {
+    (_S.ROLLED_BACK, kind): _ignore
+    for kind in (
+        _K.VOTED_COMMIT,
+        _K.VOTED_READ_ONLY,
+        _K.VOTED_ROLLBACK,
+        _K.NO_VOTE,
+        _K.DONE,
+        _K.NOT_REACHED,
+        _K.HEURISTIC,
+    )
+}
+
+STATES = (
+    _S.ACTIVE,
+    _S.MARKED_ROLLBACK,
+    _S.PREPARING,
+    _S.PREPARED,
+    _S.COMMITTING,
+    _S.COMMITTED,
+    _S.ROLLING_BACK,
+    _S.ROLLED_BACK,
+    _S.UNKNOWN,
+)
+IMPOSSIBLE = frozenset((s, k) for s in STATES for k in Kind if (s, k) not in TRANSITIONS)
+
+# The arrows of the drawing.
+ARROWS: dict[tuple[Status, Status], str] = {
+    (_S.ACTIVE, _S.PREPARING): "a",
+    (_S.PREPARING, _S.PREPARED): "b",
+    (_S.PREPARED, _S.COMMITTING): "c",
+    (_S.COMMITTING, _S.COMMITTED): "d",
+    (_S.PREPARING, _S.COMMITTED): "e",
+    (_S.ACTIVE, _S.MARKED_ROLLBACK): "f",
+    (_S.ACTIVE, _S.ROLLING_BACK): "g",
+    (_S.MARKED_ROLLBACK, _S.ROLLING_BACK): "g",
+    (_S.PREPARING, _S.ROLLING_BACK): "g",
+    (_S.PREPARED, _S.ROLLING_BACK): "g",
+    (_S.ROLLING_BACK, _S.ROLLED_BACK): "h",
+    (_S.ACTIVE, _S.PREPARED): "i",
+    (_S.ACTIVE, _S.COMMITTED): "j",
+    (_S.ACTIVE, _S.ROLLED_BACK): "k",
+    (_S.MARKED_ROLLBACK, _S.ROLLED_BACK): "k",
+    (_S.PREPARING, _S.ROLLED_BACK): "k",
+    (_S.PREPARED, _S.ROLLED_BACK): "k",
+    (_S.PREPARING, _S.UNKNOWN): "l",
+    (_S.PREPARED, _S.COMMITTED): "m",
+}
+
+_ALLOWED = {
+    _S.ACTIVE: {Place.PENDING},
+    _S.MARKED_ROLLBACK: {Place.PENDING},
+    _S.PREPARING: {Place.PENDING, Place.PREPARED, Place.READ_ONLY},
+    _S.PREPARED: {Place.PREPARED, Place.READ_ONLY},
+    _S.COMMITTING: {Place.PREPARED, Place.READ_ONLY, Place.HEURISTIC},
+    _S.COMMITTED: {Place.READ_ONLY, Place.HEURISTIC},
+    _S.ROLLING_BACK: set(Place),
+    _S.ROLLED_BACK: {Place.READ_ONLY, Place.HEURISTIC},
+    _S.UNKNOWN: set(),
+}
+_REQUIRED = {
+    _S.PREPARING: {Place.PENDING},
+    _S.PREPARED: {Place.PREPARED},
+    _S.COMMITTING: {Place.PREPARED},
+    _S.ROLLING_BACK: {Place.PENDING, Place.PREPARED, Place.FAILED},
+}
+
+
+def check(transaction: Transaction) -> None:
+    """What holds in the state that the transaction is in."""
+    numbers = [participant.number for participant in transaction.participants]
+    assert len(set(numbers)) == len(numbers), "a participant is there twice"
+    places = {participant.place for participant in transaction.participants}
+    assert places <= _ALLOWED[transaction.status], f"{places} in {transaction.status.name}"
+    required = _REQUIRED.get(transaction.status)
+    is_enough = transaction.status is _S.PREPARED and transaction.is_keyed
+    assert required is None or places & required or is_enough, f"nobody is {required}"
+    assert not transaction.is_nested or transaction.status not in (_S.PREPARING, _S.PREPARED)
+    for participant in transaction.participants:
+        is_heuristic = participant.place is Place.HEURISTIC
+        assert is_heuristic is (participant.heuristic is not None)

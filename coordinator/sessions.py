@@ -1,0 +1,193 @@
+"""Who may name transactions: sessions, the names they lease, and what became of each name.
+
+A client opens a session and is given blocks of numbers, from which it names its transactions by
+itself. The coordinator hears of such a transaction only when it is decided or asked about; until
+then it is undecided, as long as the session lives. When the session ends, whatever it had not
+decided is rolled back. So the coordinator can always tell a name that is its own and undecided from
+one that is over, and from one that was never issued here:
+
+    the name                                            what it is
+    of another coordinator, or with a wrong tag         foreign: nothing is known of it
+    of an earlier incarnation, or an ended session      over: committed if the ledger says so
+    of an earlier incarnation, and given by itself      lost: the same, but nothing said is nothing
+                                                        known: its only participant may have decided
+    of a living session, and decided                    what was decided
+    of a living session, and not decided                undecided
+
+A byte is kept for each name of a living session; a block is dropped once the client says that all
+its transactions are over. Not for several threads at once. Time comes from whoever calls.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from idl.otids import (
+    BLOCK_NUMBERS,
+    SECRET_BYTES,
+    block_secret,
+    decode_gtrid,
+    is_issued,
+    issue,
+    prefix_of,
+)
+
+SESSIONS_MAX = 10_000
+BLOCKS_MAX = 10_000
+_SESSION_ID_BYTES = 7
+
+
+class Standing(enum.Enum):
+    """What a name is."""
+
+    FOREIGN = enum.auto()
+    OVER = enum.auto()
+    LOST = enum.auto()
+    COMMITTED = enum.auto()
+    ROLLED_BACK = enum.auto()
+    UNDECIDED = enum.auto()
+
+
+class TooMany(Exception):
+    """A limit on sessions or names was reached."""
+
+
+_UNDECIDED, _COMMITTED, _ROLLED_BACK = range(3)
+# Blocks of clients have even numbers and those of the coordinator odd ones, for ever.
+_LEASED, _OWN = range(2)
+_STANDINGS = {
+    _UNDECIDED: Standing.UNDECIDED,
+    _COMMITTED: Standing.COMMITTED,
+    _ROLLED_BACK: Standing.ROLLED_BACK,
+}
+
+
+@dataclass
+class Session:
+    """One client's leases. Whoever is silent until `deadline` has lost them."""
+
+    number: int
+    owner: str
+    deadline: float
+    blocks: dict[int, bytearray] = field(default_factory=dict)
+
+
+class Sessions:
+    """The sessions of one incarnation, and the names it issues."""
+
+    def __init__(
+        self,
+        identity: bytes,
+        incarnations: Mapping[int, bytes],
+        randomness: Callable[[int], bytes],
+        duration_s: float,
+    ) -> None:
+        self.incarnation = max(incarnations)
+        self.prefix = prefix_of(identity, self.incarnation)
+        self.duration_s = duration_s
+        self._identity = identity
+        self._incarnations = incarnations
+        self._randomness = randomness
+        self._sessions: dict[int, Session] = {}
+        self._holders: dict[int, Session] = {}
+        self._next_block = {_LEASED: 0, _OWN: 0}
+        self._own = iter(range(0))
+        self._own_secret = bytes(SECRET_BYTES)
+
+    # --- Sessions
+
+    def open(self, owner: str, now: float) -> Session:
+        """A session that nobody else can name."""
+        if len(self._sessions) >= SESSIONS_MAX:
+            raise TooMany(f"{SESSIONS_MAX} sessions are open")
+        number = 0
+        while not number or number in self._sessions:
+            number = int.from_bytes(self._randomness(_SESSION_ID_BYTES))
+        session = Session(number, owner, now + self.duration_s)
+        self._sessions[number] = session
+        return session
+
+    def renew(self, number: int, owner: str, now: float) -> Session | None:
+        """The session, which has given a sign of life; None where it has none, or is another's."""
+        session = self._sessions.get(number)
+        if session is None or session.owner != owner or session.deadline <= now:
+            return None
+        session.deadline = now + self.duration_s
+        return session
+
+    def end(self, number: int) -> None:
+        """The session is over, and so are all names that it did not decide."""
+        session = self._sessions.pop(number, None)
+        for first in session.blocks if session is not None else ():
+            del self._holders[first]
+
+    def silent(self, now: float) -> list[int]:
+        """The sessions that have been silent for too long."""
+        return [s.number for s in self._sessions.values() if s.deadline <= now]
+
+    def next_deadline(self) -> float | None:
+        """When the next session may have been silent for too long."""
+        return min((s.deadline for s in self._sessions.values()), default=None)
+
+    # --- Names
+
+    def lease(self, session: Session, oldest: int) -> tuple[int, bytes]:
+        """A new block of the session: its first number and its secret."""
+        for first in [f for f in session.blocks if f + BLOCK_NUMBERS <= oldest]:
+            del session.blocks[first], self._holders[first]
+        if len(session.blocks) >= BLOCKS_MAX:
+            raise TooMany(f"the session holds {BLOCKS_MAX} blocks of names")
+        first, secret = self._take_block(_LEASED)
+        session.blocks[first] = bytearray(BLOCK_NUMBERS)
+        self._holders[first] = session
+        return first, secret
+
+    def issue(self) -> bytes:
+        """A name for a transaction that the coordinator itself begins."""
+        number = next(self._own, None)
+        if number is None:
+            first, self._own_secret = self._take_block(_OWN)
+            self._own = iter(range(first, first + BLOCK_NUMBERS))
+            number = next(self._own)
+        return issue(self.prefix, self._own_secret, number)
+
+    def standing(self, gtrid: bytes) -> Standing:
+        """What the name is, as far as it can be told from names."""
+        name = decode_gtrid(gtrid)
+        secret = self._incarnations.get(name.incarnation)
+        if name.identity != self._identity or secret is None or not is_issued(name, secret):
+            return Standing.FOREIGN
+        place = self._place(name.incarnation, name.number)
+        if place is not None:
+            return _STANDINGS[place[0][place[1]]]
+        is_own = name.number // BLOCK_NUMBERS % 2 == _OWN
+        is_lost = is_own and name.incarnation != self.incarnation
+        return Standing.LOST if is_lost else Standing.OVER
+
+    def holder(self, gtrid: bytes) -> Session | None:
+        """The session from whose block the name is."""
+        name = decode_gtrid(gtrid)
+        if name.incarnation != self.incarnation:
+            return None
+        return self._holders.get(name.number - name.number % BLOCK_NUMBERS)
+
+    def note(self, gtrid: bytes, is_committed: bool) -> None:
+        """The transaction is over; while its session lives, its name is known to be."""
+        name = decode_gtrid(gtrid)
+        place = self._place(name.incarnation, name.number)
+        if place is not None:
+            place[0][place[1]] = _COMMITTED if is_committed else _ROLLED_BACK
+
+    def _place(self, incarnation: int, number: int) -> tuple[bytearray, int] | None:
+        if incarnation != self.incarnation:
+            return None
+        offset = number % BLOCK_NUMBERS
+        session = self._holders.get(number - offset)
+        return None if session is None else (session.blocks[number - offset], offset)
+
+    def _take_block(self, kind: int) -> tuple[int, bytes]:
+        first = (2 * self._next_block[kind] + kind) * BLOCK_NUMBERS
+        self._next_block[kind] += 1
+        return first, block_secret(self._incarnations[self.incarnation], first)

@@ -1,0 +1,425 @@
+"""Live transactions: the table, and carrying out what the protocol says.
+
+`protocol.py` decides; here its effects are done, in their order, and what came of them is the next
+event. What holds:
+
+1. A transaction's state changes with the lock held, and by `protocol.step` alone. Nothing is sent
+   and nothing is forced while the lock is held.
+2. An effect is carried out by the thread whose event led to it, so each is carried out once.
+3. Who asks for the outcome waits for a promise, which is kept when the protocol says ANSWER.
+4. A transaction that is over leaves the table; what remains is in the ledger and in its session.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+
+from coordinator.decision_log import DecisionLog
+from coordinator.delivery import Delivery
+from coordinator.ledger import Decision, Key, Member, Note, digest_of
+from coordinator.live import Enlisted, Live, Settings
+from coordinator.outcomes import Heuristic, Outcome, damage_of
+from coordinator.protocol import (
+    Act,
+    Effect,
+    Effects,
+    Event,
+    Kind,
+    Place,
+    Transaction,
+    decided,
+    outcome_of,
+    step,
+)
+from coordinator.sessions import Sessions, Standing
+from coordinator.tasks import Tasks
+from idl import system
+from idl.cos import Resource, Status
+from mqserver.errors import StorageError, StorageFull
+
+# What is known of a transaction: it is live, or this is how it ended.
+Known = Live | Outcome
+
+
+class Transactions:
+    """All transactions of one coordinator. May be used from any thread."""
+
+    def __init__(
+        self,
+        log: DecisionLog,
+        sessions: Sessions,
+        tasks: Tasks,
+        settings: Settings,
+        on_failure: Callable[[BaseException], object],
+        at_end: Callable[[Live], object],
+    ) -> None:
+        self.sessions = sessions
+        self.settings = settings
+        self.tasks = tasks
+        self.lock = threading.RLock()
+        self._log = log
+        self._live: dict[bytes, Live] = {}
+        self._by_key: dict[Key, Live] = {}
+        self._on_failure = on_failure
+        self._at_end = at_end
+        self._failure: BaseException | None = None
+        self._delivery = Delivery(tasks, settings, self.feed)
+
+    # --- Finding
+
+    def find(self, gtrid: bytes) -> Known:
+        """The transaction, or how it ended. One that a client has begun by itself is live now."""
+        self._check_usable()
+        with self.lock:
+            live = self._live.get(gtrid)
+            if live is not None:
+                return live
+            standing = self.sessions.standing(gtrid)
+            if standing is not Standing.UNDECIDED:
+                return self._over(gtrid, standing)
+            session = self.sessions.holder(gtrid)
+            assert session is not None
+            # Its time is its owner's to watch, who lives as long as the session does.
+            state = Transaction(is_leased=True)
+            return self._add(gtrid, session.owner, None, {session.number}, Key(), state)
+
+    def _over(self, gtrid: bytes, standing: Standing) -> Outcome:
+        ledger = self._log.ledger
+        notes = ledger.heuristics.get(gtrid, {})
+        if standing is Standing.COMMITTED or ledger.is_committed(gtrid):
+            damage = damage_of(True, [note.heuristic for note in notes.values()])
+            return Outcome(Status.COMMITTED, damage)
+        if any(note.decided is Status.UNKNOWN for note in notes.values()):
+            return Outcome(Status.UNKNOWN, damage_of(True, [n.heuristic for n in notes.values()]))
+        if standing is Standing.FOREIGN:
+            return Outcome(Status.UNKNOWN, reason="no transaction of this coordinator")
+        if standing is Standing.LOST:
+            return Outcome(Status.UNKNOWN, reason="its only participant may have committed it")
+        if standing is Standing.OVER and ledger.is_too_old(gtrid):
+            return Outcome(Status.UNKNOWN, reason="it ended too long ago to be remembered")
+        damage = damage_of(False, [note.heuristic for note in notes.values()])
+        return Outcome(Status.ROLLED_BACK, damage, "it was not decided to commit it")
+
+    def is_foreign(self, gtrid: bytes) -> bool:
+        """Whether the name was not issued here, as far as this log knows."""
+        with self.lock:
+            return self.sessions.standing(gtrid) is Standing.FOREIGN
+
+    def every(self) -> list[Live]:
+        """All that are not over."""
+        with self.lock:
+            return list(self._live.values())
+
+    # --- Beginning
+
+    def begin(
+        self,
+        owner: str,
+        timeout_s: float = 0.0,
+        sessions: Iterable[int] = (),
+        key: Key | None = None,
+        parent: Live | None = None,
+    ) -> Live:
+        """A transaction of the coordinator's own naming; 0 is no limit of time."""
+        self._check_usable()
+        with self.lock:
+            longest = self.settings.timeout_s_max
+            limit = min(timeout_s or longest, longest)
+            key = key or Key()
+            state = Transaction(is_nested=parent is not None, is_keyed=key.version > 0)
+            gtrid = self.sessions.issue()
+            live = self._add(gtrid, owner, self.tasks.now() + limit, set(sessions), key, state)
+            live.parent = parent
+            return live
+
+    def under(self, key: Key) -> Live | None:
+        """The live transaction with this key."""
+        with self.lock:
+            return self._by_key.get(key)
+
+    def version_of(self, application: str) -> int:
+        """The highest version of the application whose commit is on disk."""
+        return self._log.version_of(application)
+
+    def _add(
+        self,
+        gtrid: bytes,
+        owner: str,
+        deadline: float | None,
+        sessions: set[int],
+        key: Key,
+        state: Transaction,
+    ) -> Live:
+        if len(self._live) >= self.settings.transactions_max:
+            raise system.IMP_LIMIT(f"{len(self._live)} transactions are under way; try again later")
+        live = Live(gtrid, owner, self.tasks.promise(), self.tasks.now(), deadline, sessions, key)
+        live.state = state
+        self._live[gtrid] = live
+        if key.version:
+            self._by_key[key] = live
+        return live
+
+    def adopt(self, live: Live, session: int) -> None:
+        """The transaction is rolled back when the session, and others it has, fall silent."""
+        with self.lock:
+            live.sessions.add(session)
+
+    # --- What happens to one transaction
+
+    def join(self, live: Live, member: Member, resource: Resource) -> int | None:
+        """The participant's number; None when the transaction takes no more."""
+        with self.lock:
+            number = self._number(live)
+            if not self._has_joined(live, number):
+                return None
+            live.members[number] = Enlisted(member, resource, None)
+            return number
+
+    def _has_joined(self, live: Live, number: int) -> bool:
+        live.state, effects = step(live.state, Event(Kind.JOIN, number))
+        return effects == ()
+
+    def _number(self, live: Live) -> int:
+        if live.numbers_given >= self.settings.participants_max:
+            raise system.IMP_LIMIT(f"a transaction has {live.numbers_given} participants at most")
+        live.numbers_given += 1
+        return live.numbers_given
+
+    def mark(self, live: Live, reason: str) -> bool:
+        """The transaction can only be rolled back; False when it is too late for that."""
+        with self.lock:
+            live.state, effects = step(live.state, Event(Kind.MARK, reason=reason))
+            return effects == ()
+
+    def commit(self, live: Live, prepared: Sequence[Enlisted] = ()) -> Outcome:
+        """How it ended: committed if all agree. Asked again, the same answer."""
+        with self.lock:
+            reason = self._refusal(live, len(prepared))
+            if reason:
+                event = Event(Kind.ROLLBACK, reason=reason)
+            else:
+                event = Event(Kind.COMMIT, prepared=self._name(live, prepared))
+            effects = self._step(live, event)
+        self._carry_out(live, effects)
+        return self.outcome(live)
+
+    def _refusal(self, live: Live, arriving: int) -> str:
+        """Why it cannot be committed, however everybody votes; empty when it can."""
+        (application, version), parent = live.key, live.parent
+        if version and version <= self._log.ledger.marks.get(application, 0):
+            return f"version {version} or a later one has been committed"
+        if parent is not None and parent.state.status is not Status.ACTIVE:
+            return "its parent is being ended"
+        heir, count = (live, arriving) if parent is None else (parent, len(live.members))
+        if heir.numbers_given + count > self.settings.participants_max:
+            return f"there would be more than {self.settings.participants_max} participants"
+        return ""
+
+    def _name(self, live: Live, prepared: Sequence[Enlisted]) -> tuple[int, ...]:
+        """The numbers of those that have prepared already; none when it is being ended."""
+        if live.state.status is not Status.ACTIVE:
+            return ()
+        live.digest = digest_of(enlisted.member.name for enlisted in prepared)
+        numbers = tuple(self._number(live) for _ in prepared)
+        live.members |= dict(zip(numbers, prepared, strict=True))
+        return numbers
+
+    def rollback(self, live: Live, reason: str) -> Outcome:
+        """How it ended: rolled back, unless it was decided otherwise before."""
+        self.feed(live, Event(Kind.ROLLBACK, reason=reason))
+        return self.outcome(live)
+
+    def outcome(self, live: Live) -> Outcome:
+        """How it ended, once that is known. Raises TIMEOUT, and then it may be asked for again."""
+        try:
+            found = live.done.wait(self.settings.answer_s)
+        except TimeoutError as late:
+            told = "the outcome is not known yet: ask for it again"
+            raise system.TIMEOUT(told, system.Completion.MAYBE) from late
+        if isinstance(found, Outcome):
+            return found
+        raise _unusable(found)
+
+    def feed(self, live: Live, event: Event) -> None:
+        """The event has happened, and what follows from it is done."""
+        with self.lock:
+            effects = self._step(live, event)
+        self._carry_out(live, effects)
+
+    def _step(self, live: Live, event: Event) -> Effects:
+        self._check_usable()
+        if event.reason and event.participant >= 0:
+            live.troubles[event.participant] = event.reason
+        live.state, effects = step(live.state, event)
+        if effects[:1] == (Effect(Act.PASS_UP),):
+            # With the lock held, so that nobody can end the parent in between.
+            self._pass_up(live)
+            return effects[1:]
+        return effects
+
+    # --- Effects
+
+    def _carry_out(self, live: Live, effects: Effects) -> None:
+        waiting: list[Effect] = []
+        for effect in effects:
+            if effect.act in _SENDS:
+                waiting.append(effect)
+            else:
+                self._act(live, effect)
+        if not waiting:
+            return
+        # A vote against decides at once, so nobody waits for one participant's vote alone.
+        own = [] if waiting[0].act is Act.SEND_PREPARE else self._delivery.started(live, waiting)
+        for effect in waiting:
+            self.tasks.spawn(self._send_beside, live, effect)
+        for finish in own:
+            finish()
+
+    def _send_beside(self, live: Live, effect: Effect) -> None:
+        try:
+            self._delivery.send(live, effect)
+        except system.INTERNAL:
+            # The log has failed, which everybody was told; there is nothing left to do here.
+            if self._failure is None:
+                raise
+
+    def _act(self, live: Live, effect: Effect) -> None:
+        match effect.act:
+            case Act.FORCE_DECISION:
+                self._force_decision(live)
+            case Act.FORCE_HEURISTIC:
+                self._force_heuristic(live, effect.participant)
+            case Act.NOTE_DONE:
+                if live.state.status is Status.COMMITTING:
+                    self._note(self._log.note_done, live.gtrid, effect.participant)
+            case Act.SEND_COMMIT_LATER:
+                self._delivery.commit_later(live, effect.participant)
+            case Act.ANSWER:
+                live.done.keep(outcome_of(live.state))
+            case Act.END:
+                self._end(live)
+            case _:
+                raise AssertionError(f"{effect.act.name}: who registers looks for itself")
+
+    def _force_decision(self, live: Live) -> None:
+        with self.lock:
+            named = [p.number for p in live.state.participants if p.place is Place.PREPARED]
+            members = {number: live.members[number].member for number in named}
+        decision = Decision(live.gtrid, live.owner, live.key, members, live.digest)
+        try:
+            # After this line the transaction is committed, whatever happens.
+            self._log.decide(decision)
+        except StorageFull as full:
+            self.feed(live, Event(Kind.NOT_FORCED, reason=f"the decision was not stored: {full}"))
+            return
+        except StorageError as failed:
+            raise self._fail(failed) from failed
+        self.feed(live, Event(Kind.FORCED))
+
+    def _force_heuristic(self, live: Live, number: int) -> None:
+        found = {p.number: p.heuristic for p in live.state.participants}.get(number)
+        outcome = outcome_of(live.state)
+        heuristic = found or outcome.damage
+        assert heuristic is not None
+        enlisted = live.members[number]
+        reason = live.troubles.get(number, "")
+        decided_so = _ENDS.get(outcome.status, outcome.status)
+        note = Note(number, heuristic, decided_so, live.owner, enlisted.member, reason)
+        self._note(self._log.note_heuristic, live.gtrid, note)
+
+    def _note(self, write: Callable[..., None], *arguments: object) -> None:
+        try:
+            write(*arguments)
+        except StorageError as failed:
+            raise self._fail(failed) from failed
+
+    def _pass_up(self, live: Live) -> None:
+        assert live.parent is not None
+        for number in list(live.members):
+            enlisted = live.members.pop(number)
+            joined = self.join(live.parent, enlisted.member, enlisted.resource)
+            assert joined is not None, "a subtransaction is committed while its parent is at work"
+
+    def _end(self, live: Live) -> None:
+        status = live.state.status
+        is_decided = live.gtrid in self._log.ledger.decisions
+        # What was committed without a decision must not pass for rolled back.
+        if status is Status.COMMITTED and (is_decided or not live.state.is_leased):
+            self._note(self._log.end, live.gtrid)
+        with self.lock:
+            self._live.pop(live.gtrid, None)
+            if self._by_key.get(live.key) is live:
+                del self._by_key[live.key]
+            if status is not Status.UNKNOWN:
+                self.sessions.note(live.gtrid, status is Status.COMMITTED)
+        self._at_end(live)
+
+    # --- Recovery and operators
+
+    def resume(self, decision: Decision, enlist: Callable[[Member], Enlisted]) -> None:
+        """A decision that was found on disk is carried out, as long as that takes."""
+        # Who has told of a heuristic may have forgotten it since, and would know nothing now.
+        finished = decision.done | self._log.ledger.heuristics.get(decision.gtrid, {}).keys()
+        numbers = tuple(number for number in decision.members if number not in finished)
+        if not numbers:
+            self._note(self._log.end, decision.gtrid)
+            return
+        with self.lock:
+            state, effects = decided(numbers)
+            live = self._add(decision.gtrid, decision.owner, None, set(), Key(), state)
+            live.members = {n: enlist(member) for n, member in decision.members.items()}
+            live.digest = decision.digest
+            live.done.keep(Outcome(Status.COMMITTED))
+        for effect in effects:
+            self.tasks.spawn(self._send_beside, live, effect)
+
+    def forget_heuristics(self, enlist: Callable[[Member], Enlisted]) -> None:
+        """Participants whose heuristics are on disk here are told that they may forget them."""
+        for notes in self._log.ledger.heuristics.values():
+            for note in notes.values():
+                self._delivery.forget_later(enlist(note.member))
+
+    def notes_of(self, gtrid: bytes) -> list[Note]:
+        """The heuristic outcomes of the transaction that nobody has dismissed."""
+        return list(self._log.ledger.heuristics.get(gtrid, {}).values())
+
+    def with_heuristics(self) -> list[bytes]:
+        """The transactions that have heuristic outcomes which nobody has dismissed."""
+        return list(self._log.ledger.heuristics)
+
+    def dismiss(self, gtrid: bytes) -> None:
+        """Nobody asks for the heuristic outcomes of the transaction any more."""
+        self._note(self._log.dismiss, gtrid)
+
+    def give_up(self, live: Live, number: int) -> None:
+        """An operator does not wait for this participant any longer: whether it did is unknown."""
+        told = "given up by an operator"
+        self.feed(live, Event(Kind.GIVEN_UP, number, heuristic=Heuristic.HAZARD, reason=told))
+
+    # --- Failure
+
+    def _check_usable(self) -> None:
+        if self._failure is not None:
+            raise _unusable(self._failure)
+
+    def _fail(self, failed: StorageError) -> system.INTERNAL:
+        """The log cannot be written: nothing more is decided, and whoever waits is told."""
+        with self.lock:
+            self._failure = self._failure or failed
+            waiting = list(self._live.values())
+        for live in waiting:
+            live.done.keep(failed)
+        self._on_failure(failed)
+        return _unusable(failed)
+
+
+_ENDS = {Status.COMMITTING: Status.COMMITTED, Status.ROLLING_BACK: Status.ROLLED_BACK}
+_SENDS = frozenset(
+    (Act.SEND_PREPARE, Act.SEND_ONE_PHASE, Act.SEND_COMMIT, Act.SEND_ROLLBACK, Act.SEND_FORGET)
+)
+
+
+def _unusable(failed: BaseException) -> system.INTERNAL:
+    told = f"the coordinator cannot write its log, and decides nothing any more: {failed}"
+    return system.INTERNAL(told, system.Completion.MAYBE)

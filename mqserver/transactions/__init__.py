@@ -1,0 +1,1 @@
+"""What a transaction means at a node: branches, the resources that stand for them, orphans."""
