@@ -6,8 +6,8 @@ PYTHON ?=
 ARGS ?=
 
 # The extras of pyproject.toml that the environment has, and the programs beside it that tests use.
-EXTRAS := dev,postgres
-COMPONENTS := omniidl
+EXTRAS := dev,postgres,sql,model
+COMPONENTS := omniidl mkfs.ext4 losetup java
 
 # The name of the stamp has a checksum of all that decides what the environment holds. The folder is
 # part of it because an environment that was moved or copied still points to where it was built.
@@ -16,7 +16,7 @@ CHECKSUM := $(shell { cat pyproject.toml tests/setup/venv.sh; \
 READY := $(VENV)/.ready-$(CHECKSUM)
 RUN := $(VENV)/bin/python -m
 
-.PHONY: help test check demo bench java components clean
+.PHONY: help test check demo bench model java components clean
 
 help: ## List the targets (this is the default).
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
@@ -37,6 +37,10 @@ demo: $(READY) ## Show the promise in one minute.
 
 bench: $(READY) ## Run the benchmarks.
 	$(RUN) benchmarks $(ARGS)
+
+model: $(READY) ## Check the model of two-phase commit, and that its planted bugs are found.
+	@JAVA_HOME=$$(tests/setup/java.sh '$(VENV)') && export JAVA_HOME && \
+		$(VENV)/bin/python docs/model/check.py $(ARGS)
 
 java: $(READY) ## Find a Java for Spark, or bring one, and print its JAVA_HOME.
 	@tests/setup/java.sh '$(VENV)'

@@ -18,12 +18,12 @@ from pathlib import Path
 
 import pytest
 
-from clients import cli
-from clients.cli import ExitCode
+from clients import cli, tx_command
+from clients.terminal import ExitCode
 
 ROOT = Path(__file__).resolve().parents[3]
 GUIDE = ROOT / "docs" / "guide" / "command.md"
-COMMANDS: list[list[str]] = [[], ["doctor"], ["completion"]]
+COMMANDS: list[list[str]] = [[], ["doctor"], ["check"], ["dump"], ["completion"]]
 COLOUR = re.compile(r"\x1b\[[0-9;]*3[0-9]")
 QUIET = {"NO_COLOR": "", "FORCE_COLOR": "", "COLUMNS": "", "JAVA_HOME": "", "PYTHONOPTIMIZE": ""}
 
@@ -90,7 +90,8 @@ def test_help_has_examples_and_fits_eighty_columns(command: list[str], option: s
 
 
 def test_every_command_has_examples_that_name_only_commands_that_exist() -> None:
-    names = {"doctor", "completion"}
+    group = cli._command()
+    names = {*group.commands, *(f"tx {name}" for name in tx_command.COMMANDS)}
     assert set(cli.EXAMPLES) == {"oncemq", *(f"oncemq {name}" for name in names)}
     for examples in cli.EXAMPLES.values():
         for example in examples:
@@ -109,6 +110,7 @@ def test_no_command_at_all_shows_help_and_is_wrong_usage() -> None:
         (["docter"], "oncemq: No such command 'docter'. Did you mean 'doctor'?"),
         (["doctor", "--jsno"], "oncemq: No such option: --jsno. Did you mean '--json'?"),
         (["--verison"], "oncemq: No such option: --verison. Did you mean '--version'?"),
+        (["check"], "oncemq: Missing argument 'DIR'"),
         (["completion"], "oncemq: Missing argument 'shell'. Choose from: bash, zsh, fish"),
         (["doctor", "--port", "0"], "oncemq: Invalid value for '--port'"),
         (["doctor", "--data", __file__], "oncemq: Invalid value for '--data'"),

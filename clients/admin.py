@@ -1,0 +1,188 @@
+"""Administration as plain functions: what the command calls, and a console will.
+
+Transactions are asked for at their coordinator, branches in doubt at the node that holds them. An
+operator may name a transaction by any beginning of its name that fits only one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from idl.call import Address, Orb
+from idl.coordination import (
+    Mq_TransactionAdmin,
+    mqOutcome,
+    mqTransactionInfo,
+)
+from idl.cos import Status, otid_t
+from idl.mapping import InvalidValue
+from idl.mq import Mq_Admin, mqBranchInfo
+from idl.otids import show, split_otid
+
+COORDINATOR_ADMIN = "transactions"
+NODE_ADMIN = "admin"
+
+# Words for states, as operators type them.
+STATES = {status.name.lower().replace("_", "-"): status for status in Status}
+
+
+class NotOne(Exception):
+    """A name fits no transaction, or more than one; the message says which."""
+
+
+@dataclass(frozen=True)
+class Participant:
+    """A participant of a transaction, as its coordinator sees it."""
+
+    name: str
+    resource: str
+    state: str
+    attempts: int
+    trouble: str
+
+
+@dataclass(frozen=True)
+class TransactionView:
+    """A transaction, or a branch of one at a node, as an operator sees it; times in seconds."""
+
+    name: str
+    status: str
+    owner: str
+    age_s: int
+    time_left_s: int
+    explanation: str
+    key: str = ""
+    participants: tuple[Participant, ...] = ()
+
+
+# --- At the coordinator --------------------------------------------------------------------------
+
+
+class Transactions:
+    """The transactions of one coordinator."""
+
+    def __init__(self, orb: Orb, address: Address) -> None:
+        self._admin = orb.proxy(f"PYRO:{COORDINATOR_ADMIN}@{address}", Mq_TransactionAdmin)
+
+    def every(self) -> list[TransactionView]:
+        """All that are under way, and those whose heuristic outcomes nobody has dismissed."""
+        return [_view(info) for info in self._admin.listTransactions()]
+
+    def one(self, name: str) -> TransactionView:
+        """The transaction of this name, or of one that begins so."""
+        return _view(self._admin.getTransaction(self._otid(name)))
+
+    def rollback(self, name: str) -> mqOutcome:
+        """Ends one that is not decided; the outcome, which may be another."""
+        return self._admin.rollbackTransaction(self._otid(name))
+
+    def forget(self, name: str) -> int:
+        """Gives up participants that cannot be reached; how many they were."""
+        return self._admin.forgetTransaction(self._otid(name))
+
+    def _otid(self, name: str) -> otid_t:
+        return _chosen(name, [info.otid for info in self._admin.listTransactions()])
+
+
+def _view(info: mqTransactionInfo) -> TransactionView:
+    key = f"{info.key.application} {info.key.version}" if info.key.version else ""
+    participants = tuple(
+        Participant(p.name, p.resource, p.state, p.attempts, p.trouble) for p in info.participants
+    )
+    return TransactionView(
+        shown_name(info.otid),
+        _word(info.status),
+        info.owner,
+        info.age,
+        info.timeLeft,
+        info.explanation,
+        key,
+        participants,
+    )
+
+
+# --- At a node -----------------------------------------------------------------------------------
+
+
+class Branches:
+    """The branches of one node."""
+
+    def __init__(self, orb: Orb, address: Address) -> None:
+        self._admin = orb.proxy(f"PYRO:{NODE_ADMIN}@{address}", Mq_Admin)
+
+    def every(self) -> list[TransactionView]:
+        """All that are at work, in doubt, or were ended by hand."""
+        return [_branch_view(info) for info in self._admin.listBranches()]
+
+    def one(self, name: str) -> TransactionView:
+        """The branch of this name, or of one that begins so."""
+        wanted = self._otid(name)
+        return next(v for v in self.every() if v.name == shown_name(wanted))
+
+    def decide(self, name: str, commit: bool) -> None:
+        """Ends one that is in doubt, by hand: a heuristic outcome."""
+        self._admin.decideBranch(self._otid(name), commit)
+
+    def forget(self, name: str) -> None:
+        """A heuristic outcome is not remembered any longer."""
+        self._admin.forgetBranch(self._otid(name))
+
+    def _otid(self, name: str) -> otid_t:
+        return _chosen(name, [info.otid for info in self._admin.listBranches()])
+
+
+def _branch_view(info: mqBranchInfo) -> TransactionView:
+    explanation = f"{info.stored} stored, {info.deleted} taken"
+    if info.state is Status.PREPARED:
+        explanation = f"in doubt: {explanation}; asks {info.coordinator}"
+    elif info.state in (Status.COMMITTED, Status.ROLLED_BACK):
+        explanation = f"ended by hand: {explanation}"
+    return TransactionView(
+        shown_name(info.otid), _word(info.state), info.owner, info.age, 0, explanation
+    )
+
+
+# --- Both ----------------------------------------------------------------------------------------
+
+
+def selected(
+    views: Iterable[TransactionView], state: str | None, older_s: float
+) -> list[TransactionView]:
+    """Those in this state that are at least so old, the oldest first."""
+    found = [v for v in views if (state is None or v.status == state) and v.age_s >= older_s]
+    return sorted(found, key=lambda view: -view.age_s)
+
+
+def shown_name(otid: otid_t) -> str:
+    """A transaction's name as operators read and type it; a branch's behind a slash."""
+    gtrid, branch = split_otid(otid)
+    return f"{show(gtrid)}/{branch}" if branch else show(gtrid)
+
+
+def seconds(text: str) -> float:
+    """A time such as `90`, `90s`, `5m`, `2h` or `1d`."""
+    units = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+    number, unit = (text[:-1], text[-1]) if text[-1:] in units else (text, "s")
+    try:
+        found = float(number) * units[unit]
+    except ValueError:
+        found = -1.0
+    if not 0 <= found < float("inf"):
+        raise InvalidValue(f"{text!r} is not a time: write 90s, 5m, 2h or 1d")
+    return found
+
+
+def _chosen(name: str, otids: Sequence[otid_t]) -> otid_t:
+    fitting = [otid for otid in otids if shown_name(otid).startswith(name)]
+    exact = [otid for otid in fitting if shown_name(otid) == name]
+    if len(exact or fitting) == 1:
+        return (exact or fitting)[0]
+    if not fitting:
+        raise NotOne(f"nothing is called {name!r}: it is over, or was never here")
+    shown = ", ".join(shown_name(otid) for otid in fitting[:5])
+    raise NotOne(f"{name!r} fits {len(fitting)}: {shown}")
+
+
+def _word(status: Status) -> str:
+    return status.name.lower().replace("_", "-")

@@ -1,0 +1,115 @@
+"""The fast way to end a transaction: names drawn here, branches prepared here, one call to decide.
+
+It knows the coordinator and how branches are reached, not what they do. A decision whose answer was
+lost is asked for again until it is known; only when that takes too long is the caller told that it
+is not known, with the name to ask by later.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+from clients.leases import Leases
+from idl import system
+from idl.call import Address, Orb, limited
+from idl.coordination import Mq_Coordinator, Mq_Settler, mqOutcome, mqParticipant
+from idl.cos import RecoveryCoordinator, Resource, Status
+from idl.otids import BRANCH, RECOVERY, SETTLER, member_name, otid_of, show
+
+COORDINATION = "coordination"
+ATTEMPT_S = 10.0
+PAUSE_S = 0.1
+PAUSE_S_MAX = 2.0
+
+
+class OutcomeUnknown(Exception):
+    """Whether the transaction was committed is not known yet: ask later, by its name."""
+
+    def __init__(self, gtrid: bytes) -> None:
+        super().__init__(f"{self.__doc__} ({show(gtrid)})")
+        self.gtrid = gtrid
+
+
+class Deciding:
+    """Begins and ends transactions at one coordinator. May be used from any thread."""
+
+    def __init__(
+        self,
+        orb: Orb,
+        coordinator: Address,
+        clock: Callable[[], float],
+        sleep: Callable[[float], None],
+    ) -> None:
+        self._orb = orb
+        self._address = coordinator
+        self._clock = clock
+        self._sleep = sleep
+        self._coordinator = orb.proxy(f"PYRO:{COORDINATION}@{coordinator}", Mq_Coordinator)
+        self.leases = Leases(self._coordinator, clock)
+
+    def begin(self) -> bytes:
+        """The name of a new transaction."""
+        return self.leases.draw()
+
+    def recovery_of(self, gtrid: bytes, branch: str) -> RecoveryCoordinator:
+        """Whom the branch asks for the outcome."""
+        reference = f"PYRO:{member_name(RECOVERY, gtrid, branch)}@{self._address}"
+        return self._orb.proxy(reference, RecoveryCoordinator)
+
+    def participant(self, node: Address, gtrid: bytes, branch: str) -> mqParticipant:
+        """A branch at a node that has been prepared."""
+        reference = f"PYRO:{member_name(BRANCH, gtrid, branch)}@{node}"
+        resource = self._orb.proxy(reference, Resource)
+        return mqParticipant(
+            branch, resource, self._orb.proxy(f"PYRO:{SETTLER}@{node}", Mq_Settler)
+        )
+
+    def decide(
+        self, gtrid: bytes, participants: tuple[mqParticipant, ...], patience_s: float
+    ) -> mqOutcome:
+        """How the transaction ended. Raises `OutcomeUnknown` when nobody says so for so long."""
+        outcome = self._insist(
+            gtrid, lambda: self._coordinator.decide(otid_of(gtrid), participants), patience_s
+        )
+        if outcome.status is Status.ROLLED_BACK:
+            # Perhaps because the coordinator was restarted, and then our names are all over.
+            with contextlib.suppress(system.SystemException):
+                self.leases.renew()
+        return outcome
+
+    def give_up(self, gtrid: bytes, patience_s: float) -> mqOutcome:
+        """The transaction is rolled back, unless it was committed before."""
+        return self._insist(gtrid, lambda: self._coordinator.giveUp(otid_of(gtrid)), patience_s)
+
+    def outcome(self, gtrid: bytes) -> mqOutcome:
+        """Where the transaction stands, or how it ended."""
+        return self._coordinator.getOutcome(otid_of(gtrid))
+
+    def _insist(self, gtrid: bytes, call: Callable[[], mqOutcome], patience_s: float) -> mqOutcome:
+        deadline = self._clock() + patience_s
+        pause_s = PAUSE_S
+        while True:
+            try:
+                with limited(min(ATTEMPT_S, max(deadline - self._clock(), PAUSE_S))):
+                    outcome = call()
+            except _MAY_BE_REPEATED as lost:
+                if self._clock() + pause_s >= deadline:
+                    raise OutcomeUnknown(gtrid) from lost
+                self._sleep(pause_s)
+                pause_s = min(2 * pause_s, PAUSE_S_MAX)
+                continue
+            if outcome.status in (Status.COMMITTED, Status.ROLLED_BACK):
+                self.leases.ended(gtrid)
+            return outcome
+
+
+# The same answer comes however often it is asked for, so asking again does no harm.
+_MAY_BE_REPEATED = (
+    system.COMM_FAILURE,
+    system.TIMEOUT,
+    system.TRANSIENT,
+    system.INTERNAL,
+    system.UNKNOWN,
+    system.MARSHAL,
+)
