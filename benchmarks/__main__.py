@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from benchmarks import orb
+from benchmarks import coordinator, orb, storage
 from benchmarks.measure import (
     Bar,
     Comparison,
@@ -35,7 +35,12 @@ from benchmarks.measure import (
     run,
 )
 
-BENCHMARKS: dict[str, Callable[[Setting], list[Comparison]]] = {"orb": orb.comparisons}
+BENCHMARKS: dict[str, Callable[[Setting], list[Comparison]]] = {
+    "orb": orb.comparisons,
+    "coordinator": coordinator.comparisons,
+}
+# A study of its own: its rounds are short and many, and some of it is no comparison.
+STORAGE = "storage"
 THOROUGH = Effort()
 QUICK = Effort(rounds=3, calls=200)
 MICRO = 1e6
@@ -49,11 +54,12 @@ _STYLES = {
 
 
 def _known(names: list[str] | None) -> list[str]:
-    strange = [name for name in names or [] if name not in BENCHMARKS]
+    known = [*BENCHMARKS, STORAGE]
+    strange = [name for name in names or [] if name not in known]
     if strange:
-        told = f"there is no benchmark {strange[0]!r}; there are: {', '.join(BENCHMARKS)}"
+        told = f"there is no benchmark {strange[0]!r}; there are: {', '.join(known)}"
         raise typer.BadParameter(told)
-    return names or list(BENCHMARKS)
+    return names or known
 
 
 def main(
@@ -78,16 +84,24 @@ def main(
     console = Console(stderr=json_file == "-")
     with tempfile.TemporaryDirectory(prefix="oncemq-benchmarks-") as scratch:
         setting = Setting(Path(scratch), with_tls=tls)
-        chosen = {name: BENCHMARKS[name](setting) for name in names or []}
+        chosen = {name: make(setting) for name, make in BENCHMARKS.items() if name in (names or [])}
         found = _run_all(chosen, effort)
+        report = storage.Report()
+        if STORAGE in (names or []):
+            told = Console(stderr=True)
+            report = storage.study(
+                setting.scratch, quick, rounds, lambda text: told.print(f"  storage: {text} ...")
+            )
     for result in found:
         _show(result, console)
     for comparison in (one for group in chosen.values() for one in group if one.skipped):
         console.print(
             f"{comparison.title}: skipped, {comparison.skipped}", style="yellow", soft_wrap=True
         )
+    storage.show(report, console)
     if json_file:
-        _write(json.dumps(_report(found, effort), indent=2), json_file)
+        figures = _report(found, effort) | {"storage": storage.described(report)}
+        _write(json.dumps(figures, indent=2), json_file)
 
 
 def _run_all(chosen: dict[str, list[Comparison]], effort: Effort) -> list[Result]:

@@ -81,6 +81,8 @@ class Comparison:
     clients: int = 1
     yardstick: Yardstick = Yardstick.MEDIAN_CALL
     skipped: str = ""
+    # Calls in a round, where one call is much; otherwise as many as the effort says.
+    calls: int | None = None
 
     def __post_init__(self) -> None:
         names = [subject.name for subject in self.subjects]
@@ -203,13 +205,14 @@ def run(
             started.enter_context(_crew(subject, comparison.clients, clock))
             for subject in comparison.subjects
         ]
+        calls = comparison.calls or effort.calls
         for crew in crews:
-            crew.take_round(effort.calls)
+            crew.take_round(calls)
             after_round()
         taken: dict[str, list[Round]] = {crew.subject.name: [] for crew in crews}
         for _ in range(effort.rounds):
             for crew in crews:
-                taken[crew.subject.name].append(crew.take_round(effort.calls))
+                taken[crew.subject.name].append(crew.take_round(calls))
                 after_round()
     return Result(comparison, {name: tuple(rounds) for name, rounds in taken.items()})
 

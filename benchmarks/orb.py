@@ -98,7 +98,7 @@ def _comparisons_with_tls(setting: Setting) -> list[Comparison]:
 def _remote(size_bytes: int, folder: Path | None = None) -> tuple[Subject, ...]:
     data = bytes(size_bytes)
     framed = _LENGTH.pack(size_bytes) + data
-    return (_OverOurs(data, folder), _OverPyro(data, folder), _OverTcp(framed, folder))
+    return (_OverOurs(data, folder), OverPyro(data, folder), _OverTcp(framed, folder))
 
 
 # --- The object that is called -------------------------------------------------------------------
@@ -124,11 +124,11 @@ class _Silent:
 # --- The ways to call it -------------------------------------------------------------------------
 
 
-class _Server:
+class ServerProcess:
     """A server in a process of its own, from its announcement to its end."""
 
-    def __init__(self, way: str, folder: Path | None) -> None:
-        command = [sys.executable, "-m", "benchmarks.orb", way, *([str(folder)] if folder else [])]
+    def __init__(self, module: str, *arguments: str) -> None:
+        command = [sys.executable, "-m", module, *arguments]
         pipe = subprocess.PIPE
         # In a session of its own, so that it hears of Ctrl-C from us alone.
         self._process = subprocess.Popen(
@@ -142,7 +142,18 @@ class _Server:
         watchdog.cancel()
         if not self.announced:
             self.stop()
-            raise RuntimeError(f"the server for {way!r} did not start")
+            raise RuntimeError(f"{' '.join(command)} did not start")
+
+    def say(self, line: str) -> None:
+        """Writes a line to the process."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{line}\n")
+        self._process.stdin.flush()
+
+    def listen(self) -> str:
+        """The next line that the process says."""
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
 
     def stop(self) -> None:
         """Ends the process."""
@@ -154,6 +165,10 @@ class _Server:
             self._process.communicate(timeout=STOP_S_MAX)
 
 
+def _server(way: str, folder: Path | None) -> ServerProcess:
+    return ServerProcess("benchmarks.orb", way, *([str(folder)] if folder else []))
+
+
 @dataclass
 class _OverOurs:
     data: bytes
@@ -162,7 +177,7 @@ class _OverOurs:
 
     def start(self) -> None:
         self._orb = NetworkOrb(tls=None if self.folder is None else Tls(_authority(self.folder)))
-        self._server = _Server("ours", self.folder)
+        self._server = _server("ours", self.folder)
         self._echo = self._orb.proxy(self._server.announced, Echo)
 
     def stop(self) -> None:
@@ -174,21 +189,26 @@ class _OverOurs:
 
 
 @dataclass
-class _OverPyro:
+class OverPyro:
+    """Calls through stock Pyro5. See `Subject`."""
+
     data: bytes
     folder: Path | None
     name: str = PYRO
 
     def start(self) -> None:
-        self._server = _Server("pyro", self.folder)
+        """See `Subject.start`."""
+        self._server = _server("pyro", self.folder)
         _use_tls_in_pyro(self.folder)
         self._own = _PyroProxy(self._server.announced)
 
     def stop(self) -> None:
+        """See `Subject.stop`."""
         self._server.stop()
         _use_tls_in_pyro(None)
 
     def one_call(self) -> None:
+        """See `Subject.one_call`."""
         self._own.proxy.call(self.data)
 
 
@@ -199,7 +219,7 @@ class _OverTcp:
     name: str = TCP
 
     def start(self) -> None:
-        self._server = _Server("tcp", self.folder)
+        self._server = _server("tcp", self.folder)
         self._own = _TcpConnection(Address.parse(self._server.announced), self.folder)
 
     def stop(self) -> None:
