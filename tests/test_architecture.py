@@ -1,0 +1,505 @@
+"""The drawing that cannot lie: what may import what, who holds which key, and how big things get.
+
+LAYERS and DOORS are the architecture, written as tables and held against the imports of every
+Python file. Below them stand the few exceptions we have granted, each with its reason. The last
+part turns on the checkers themselves: each is shown a small tree with one fault and must see it.
+
+It is long because the whole house is drawn in it.
+
+When a rule fails, the message says where, which rule and what to do. When a rule is wrong, change
+the table here in the same commit as the code, and say why in its message.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.architecture import drawing, tidiness
+from tests.architecture.drawing import Door
+from tests.architecture.tidiness import Ratchet
+from tests.architecture.violations import SOUND, VIOLATIONS, Violation, build
+
+ROOT_FOLDER = Path(__file__).resolve().parent.parent
+
+# --- Layers --------------------------------------------------------------------------------------
+#
+# A row says what of ours a module may import. Read it as a drawing: imports point down the page,
+# so a row names only rows below it. `~` marks what is designed and need not be there yet; its row
+# binds it from its first line on. A name with `*` stands for every module without a row of its own.
+
+WORDS = "idl.mapping idl.system idl.cos idl.mq idl.coordination"
+CALLS = f"{WORDS} idl.marshal idl.wire idl.call idl.access"
+WIRE = f"{CALLS} idl.dispatch idl.proxies idl.local idl.orb"
+LOG = "mqserver.storage.format mqserver.storage.disk mqserver.storage.log_manager"
+FILES = f"{LOG} mqserver.storage.segments mqserver.storage.file_manager mqserver.errors"
+SURVEY = (
+    "mqserver.storage.survey mqserver.storage.findings mqserver.storage.index "
+    f"mqserver.storage.contract {FILES}"
+)
+LIVE = (
+    "coordinator.live coordinator.ledger coordinator.protocol coordinator.outcomes "
+    "coordinator.sessions coordinator.tasks"
+)
+BRANCHES = "mqserver.transactions.* mqserver.storage.contract mqserver.errors"
+QUEUES = f"mqserver.queues mqserver.messages mqserver.priorities {BRANCHES}"
+
+# fmt: off
+LAYERS = {
+    # Outside the house.
+    "tests.*":                          "tests.* benchmarks.* oncemq pyspark_oncemq "
+                                        "clients* coordinator* mqserver* idl*",
+    "~benchmarks.*":                    "benchmarks.* oncemq clients* coordinator* mqserver* idl*",
+
+    # What people type: two front doors of one file each, and the command.
+    "~pyspark_oncemq":                  "clients.spark",
+    "clients.demo":                     f"oncemq clients.deciding {WIRE} idl.otids",
+    "oncemq":                           "clients",
+    "clients.cli":                      "clients clients.tx_command clients.terminal "
+                                        "clients.probes clients.doctor clients.stores "
+                                        "clients.store_lines clients.findings clients.machine",
+    "clients.tx_command":               f"clients.admin clients.terminal {WIRE}",
+    "clients.terminal":                 "",
+
+    # clients: everything a user imports or runs. Meets the servers in idl and on the wire; the
+    # embedded node alone imports them, and `stores`, which looks at the files of a server that is
+    # not running: there is nobody to be asked over the wire.
+    "clients":                          "clients.connection clients.messages clients.consumer "
+                                        "clients.admin",
+    "~clients.console.*":               f"clients.console.* clients.admin {WORDS}",
+    "~clients.spark*":                  "clients.spark* clients.connection clients.messages "
+                                        f"{CALLS}",
+    "~clients.consumer":                f"clients.connection clients.messages {CALLS}",
+    "clients.admin":                    f"{CALLS} idl.otids",
+    "clients.current":                  CALLS,
+    "clients.deciding":                 f"clients.leases {CALLS} idl.otids",
+    "clients.leases":                   f"{WORDS} idl.otids",
+    "~clients.connection":              "clients.embedded clients.two_phase clients.messages "
+                                        f"clients.config {WIRE}",
+    "~clients.embedded":                f"mqserver.* coordinator.* {WIRE}",
+    "clients.stores":                   "clients.store_lines clients.findings "
+                                        "mqserver.storage.dump mqserver.storage.check "
+                                        "mqserver.storage.contract mqserver.storage.findings "
+                                        "mqserver.storage.disk mqserver.errors",
+    "clients.store_lines":              "",
+    "~clients.two_phase":               CALLS,
+    "~clients.messages":                WORDS,
+    "~clients.config":                  "",
+    "clients.probes":                   "clients.machine",
+    "clients.doctor":                   "clients.extras clients.findings clients.machine",
+    "clients.extras":                   "clients.findings clients.machine",
+    "clients.findings":                 "",
+    "clients.machine":                  "",
+
+    # coordinator: the transaction service. Its decision log is a log, so that one module uses ours.
+    "coordinator.__main__":             "coordinator.* mqserver.storage.disk "
+                                        f"mqserver.errors {WIRE}",
+    "coordinator.coordination":         "coordinator.interfaces coordinator.service "
+                                        "coordinator.timeouts "
+                                        f"{LIVE} coordinator.transactions {CALLS} idl.otids",
+    "coordinator.interfaces":           "coordinator.service coordinator.family "
+                                        f"{LIVE} coordinator.transactions {CALLS} idl.otids",
+    "coordinator.service":              "coordinator.timeouts coordinator.family "
+                                        "coordinator.transactions coordinator.decision_log "
+                                        f"{LIVE} {CALLS} idl.otids",
+    "coordinator.timeouts":             "coordinator.family coordinator.transactions "
+                                        f"{LIVE} {WORDS}",
+    "coordinator.family":               f"coordinator.transactions {LIVE} {CALLS}",
+    "coordinator.transactions":         "coordinator.delivery coordinator.calls "
+                                        f"coordinator.decision_log {LIVE} {WORDS} mqserver.errors",
+    "coordinator.delivery":             "coordinator.redelivery coordinator.calls "
+                                        f"{LIVE} {CALLS} idl.otids idl.proxies",
+    "coordinator.calls":                f"coordinator.protocol coordinator.outcomes {WORDS}",
+    "coordinator.redelivery":           f"coordinator.tasks {CALLS}",
+    "coordinator.decision_log":         f"coordinator.ledger idl.otids {LOG} mqserver.errors",
+    "coordinator.live":                 "coordinator.ledger coordinator.protocol coordinator.tasks "
+                                        f"{WORDS}",
+    "coordinator.ledger":               f"coordinator.outcomes {WORDS} mqserver.storage.format",
+    "coordinator.protocol":             f"coordinator.outcomes {WORDS}",
+    "coordinator.outcomes":             WORDS,
+    "coordinator.sessions":             "idl.otids",
+    "coordinator.tasks":                "",
+
+    # mqserver: a node. interfaces → distribution → queues → transactions → storage → errors.
+    # The module that composes the node chooses a backend; all others see the contract.
+    "~mqserver.__main__":               f"mqserver.* {WIRE}",
+    "~mqserver.config":                 "mqserver.errors",
+    "~mqserver.interfaces.*":           "mqserver.interfaces.* mqserver.distribution.* "
+                                        f"mqserver.compensation {QUEUES} {WIRE}",
+    "~mqserver.distribution.*":         f"mqserver.distribution.* {QUEUES} {WIRE}",
+    "~mqserver.distribution.ri_tree":   "",
+    "~mqserver.compensation":           f"{QUEUES} {WORDS}",
+    "~mqserver.queues":                 "mqserver.oql.* mqserver.messages mqserver.priorities "
+                                        f"{BRANCHES} {WORDS}",
+    "mqserver.transactions.orphans":    "mqserver.transactions.resource "
+                                        "mqserver.transactions.branch mqserver.errors "
+                                        f"mqserver.storage.contract {WIRE} idl.otids",
+    "mqserver.transactions.administration": "mqserver.transactions.resource "
+                                        "mqserver.transactions.branch mqserver.errors "
+                                        f"mqserver.storage.contract {WIRE} idl.otids",
+    "mqserver.transactions.resource":   "mqserver.transactions.actions "
+                                        "mqserver.transactions.branch mqserver.errors "
+                                        f"mqserver.storage.contract {WIRE} idl.otids",
+    "~mqserver.transactions.actions":   "mqserver.transactions.branch "
+                                        f"mqserver.storage.contract mqserver.errors {WORDS}",
+    "mqserver.transactions.branch":     f"mqserver.storage.contract mqserver.errors {WORDS}",
+
+    # storage: bytes, pages, locks. Knows neither Pyro5 nor CosTransactions nor OQL.
+    # Three backends; of the paged one, who composes stands above what is composed.
+    "mqserver.storage.dump":            "mqserver.storage.check mqserver.storage.contents "
+                                        f"mqserver.storage.runs mqserver.storage.records {SURVEY}",
+    "mqserver.storage.check":           "mqserver.storage.contents mqserver.storage.runs "
+                                        "mqserver.storage.recovery mqserver.storage.consumers "
+                                        "mqserver.storage.payloads mqserver.storage.records "
+                                        f"{SURVEY}",
+    "mqserver.storage.contents":        "mqserver.storage.runs mqserver.storage.payloads "
+                                        "mqserver.storage.records mqserver.storage.findings "
+                                        "mqserver.storage.index mqserver.storage.contract "
+                                        f"{FILES}",
+    "mqserver.storage.runs":            "mqserver.storage.records mqserver.storage.findings "
+                                        f"mqserver.storage.index {FILES}",
+    "mqserver.storage.survey":          "mqserver.storage.record_stream mqserver.storage.findings "
+                                        f"{FILES}",
+    "mqserver.storage.record_stream":   "mqserver.storage.findings mqserver.storage.format "
+                                        "mqserver.errors",
+    "mqserver.storage.paged":           "mqserver.storage.checkpoint mqserver.storage.recovery "
+                                        "mqserver.storage.consumers mqserver.storage.payloads "
+                                        "mqserver.storage.records mqserver.storage.index "
+                                        "mqserver.storage.lock_manager "
+                                        f"mqserver.storage.contract {FILES}",
+    "mqserver.storage.consumers":       "mqserver.storage.records mqserver.storage.index "
+                                        f"mqserver.storage.contract {FILES}",
+    "mqserver.storage.checkpoint":      "mqserver.storage.payloads mqserver.storage.records "
+                                        "mqserver.storage.index mqserver.storage.contract "
+                                        f"{FILES}",
+    "mqserver.storage.recovery":        "mqserver.storage.payloads mqserver.storage.records "
+                                        "mqserver.storage.index mqserver.storage.contract "
+                                        f"{FILES}",
+    "mqserver.storage.payloads":        "mqserver.storage.index mqserver.storage.contract "
+                                        f"{FILES}",
+    "mqserver.storage.records":         "mqserver.storage.index mqserver.storage.contract "
+                                        "mqserver.storage.format mqserver.errors",
+    "mqserver.storage.index":           "mqserver.storage.contract mqserver.errors",
+    "mqserver.storage.sql*":            "mqserver.storage.sql* mqserver.storage.contract "
+                                        "mqserver.errors",
+    "mqserver.storage.memory":          "mqserver.storage.contract mqserver.storage.lock_manager "
+                                        "mqserver.errors",
+    "mqserver.storage.contract":        "mqserver.errors",
+    "mqserver.storage.lock_manager":    "mqserver.errors",
+    "mqserver.storage.file_manager":    "mqserver.storage.disk mqserver.storage.format "
+                                        "mqserver.errors",
+    "mqserver.storage.log_manager":     "mqserver.storage.segments mqserver.storage.disk "
+                                        "mqserver.storage.format mqserver.errors",
+    "mqserver.storage.segments":        "mqserver.storage.disk mqserver.storage.format "
+                                        "mqserver.errors",
+    "mqserver.storage.disk":            "mqserver.errors",
+    "mqserver.storage.findings":        "mqserver.errors",
+    "mqserver.storage.format":          "mqserver.errors",
+
+    # oql: the query language. Knows message types, knows neither storage nor idl.
+    "~mqserver.oql.predicate":          "mqserver.oql.syntax mqserver.messages mqserver.errors",
+    "~mqserver.oql.sql":                "mqserver.oql.syntax mqserver.messages mqserver.errors",
+    "~mqserver.oql.syntax":             "mqserver.messages mqserver.errors",
+    "~mqserver.priorities":             "mqserver.messages mqserver.errors",
+    "~mqserver.messages":               f"mqserver.errors {WORDS}",
+    "mqserver.errors":                  "",
+
+    # idl: the contracts, their Python image, and the way to the network. Nothing of ours beneath.
+    "idl.orb":                          "idl.orb.network idl.orb.guard",
+    "idl.orb.network":                  "idl.orb.client idl.orb.server idl.orb.endpoint "
+                                        "idl.orb.frames idl.orb.guard idl.proxies idl.dispatch "
+                                        f"{CALLS}",
+    "idl.orb.client":                   "idl.orb.endpoint idl.orb.frames idl.orb.guard "
+                                        f"idl.dispatch {CALLS}",
+    "idl.orb.server":                   "idl.orb.frames idl.orb.guard idl.orb.audit "
+                                        f"idl.dispatch {CALLS}",
+    "idl.orb.endpoint":                 f"idl.dispatch {CALLS}",
+    "idl.orb.frames":                   "idl.orb.guard idl.wire",
+    "idl.orb.guard":                    "",
+    "idl.orb.audit":                    "",
+    "idl.local":                        f"idl.proxies idl.dispatch {CALLS}",
+    "idl.proxies":                      CALLS,
+    "idl.dispatch":                     CALLS,
+    "idl.access":                       f"idl.call {WORDS}",
+    "idl.call":                         WORDS,
+    "idl.wire":                         "",
+    "idl.marshal":                      WORDS,
+    "idl.otids":                        "idl.cos idl.mapping",
+    "idl.coordination":                 "idl.cos idl.mapping",
+    "idl.mq":                           "idl.cos idl.system idl.mapping",
+    "idl.cos":                          "idl.system idl.mapping",
+    "idl.system":                       "idl.mapping",
+    "idl.mapping":                      "",
+    "idl.parser":                       "",
+}
+# fmt: on
+
+# --- Doors ---------------------------------------------------------------------------------------
+#
+# Each piece of the outside world, and the only modules that may touch it. Because all of it passes
+# these doors, a test can stand in any of them: that is what makes crash enumeration and simulation
+# possible. Tests and benchmarks stand outside the house and need no key. Where two doors lead to a
+# thing, the narrower one counts: `os.environ` is the environment and not the disk.
+
+NETWORK = "idl.orb.frames idl.orb.client idl.orb.server idl.orb.network"
+
+DOORS = (
+    Door(
+        "the network (remote objects)",
+        things="Pyro5 serpent",
+        keepers="idl.orb.frames",
+        instead="Call through idl.proxies, serve through the orb.",
+    ),
+    Door(
+        "the network (sockets)",
+        things="socket socketserver selectors select asyncio http urllib.request xmlrpc requests",
+        keepers=f"{NETWORK} clients.probes clients.demo",
+        instead="Call through idl.proxies, serve through the orb.",
+    ),
+    Door(
+        "the network (TLS)",
+        things="ssl",
+        keepers=f"{NETWORK} idl.access clients.probes",
+        instead="Take the settings of idl.access; the orb makes the context.",
+    ),
+    Door(
+        "the disk",
+        things="os.* builtins.open io.open shutil tempfile glob fcntl mmap portalocker "
+        "pathlib.Path.home pathlib.Path.cwd .open .read_text .read_bytes .write_text .write_bytes "
+        ".mkdir .rmdir .unlink .touch .chmod .iterdir .rglob .exists .is_file .is_dir .stat .lstat "
+        ".symlink_to .hardlink_to",
+        free="os.PathLike os.fspath os.path os.path.basename os.path.dirname os.path.join os.sep "
+        "os.getpid os.register_at_fork os.cpu_count",
+        keepers="mqserver.storage.disk mqserver.config mqserver.storage.sql* mqserver.oql.syntax "
+        "clients.cli clients.config clients.probes clients.demo idl.access idl.parser",
+        instead="Ask mqserver.storage.disk, or be handed what was read.",
+    ),
+    Door(
+        "databases",
+        things="psycopg psycopg2 sqlalchemy sqlite3 pymysql MySQLdb mariadb",
+        keepers="mqserver.storage.sql* clients.two_phase clients.probes clients.demo",
+        instead="Go through the storage contract, or enlist the caller's connection.",
+    ),
+    Door(
+        "Spark",
+        things="pyspark py4j",
+        keepers="clients.spark* clients.probes clients.demo pyspark_oncemq",
+        instead="Only clients.spark speaks to Spark; hand it plain values.",
+    ),
+    # The frames only hide from Pyro5 the variables that would change what a server lets in.
+    Door(
+        "the environment and the command line",
+        things="os.environ os.environb os.getenv os.getenvb os.putenv os.unsetenv sys.argv",
+        keepers="mqserver.config clients.config clients.cli clients.tx_command clients.probes "
+        "clients.demo *.__main__ idl.orb.frames",
+        instead="Take the setting as a parameter.",
+    ),
+    Door(
+        "the clock",
+        things="time sched datetime.datetime.now datetime.datetime.utcnow datetime.datetime.today "
+        "datetime.date.today threading.Timer",
+        keepers=f"{NETWORK} clients.cli clients.probes clients.embedded clients.demo *.__main__",
+        instead="Take the clock as a callable.",
+    ),
+    Door(
+        "randomness",
+        things="random secrets uuid os.urandom os.getrandom ssl.RAND_bytes",
+        free="uuid uuid.UUID",
+        keepers="idl.proxies clients.cli clients.probes clients.embedded clients.demo *.__main__",
+        instead="Take the source of randomness as a callable.",
+    ),
+    Door(
+        "grammars",
+        things="lark",
+        keepers="idl.parser mqserver.oql.syntax",
+        instead="Parse in idl.parser or mqserver.oql.syntax and pass the tree.",
+    ),
+    Door(
+        "the terminal",
+        things="typer click rich builtins.input sys.stdin sys.stdout sys.stderr",
+        keepers="clients.cli clients.tx_command clients.terminal clients.demo *.__main__",
+        instead="Return values; the command shows them.",
+    ),
+    Door(
+        "processes and signals",
+        things="subprocess multiprocessing signal os.fork os.kill os.system os.popen os._exit",
+        keepers="clients.cli clients.probes clients.demo *.__main__",
+        instead="Let the command or the __main__ module start and stop things.",
+    ),
+    Door(
+        "code made from data",
+        things="pickle marshal shelve cloudpickle dill ctypes "
+        "builtins.eval builtins.exec builtins.compile builtins.__import__ importlib.import_module",
+        keepers="",
+        instead="Bytes from outside become values by a declared type, never by themselves.",
+    ),
+)
+
+# What decides is pure: no key to any door, no thread, and nothing beneath it that is not pure too.
+PURE = (
+    "idl.mapping idl.system idl.cos idl.mq idl.marshal idl.wire "
+    "coordinator.protocol coordinator.outcomes "
+    "mqserver.errors mqserver.priorities mqserver.transactions.branch mqserver.storage.format "
+    "mqserver.storage.contract idl.coordination idl.otids coordinator.ledger "
+    "mqserver.distribution.ri_tree mqserver.oql.sql mqserver.oql.predicate "
+    "clients.doctor clients.extras clients.findings clients.machine clients.store_lines "
+    "mqserver.storage.findings"
+)
+ACTS = "threading _thread concurrent queue asyncio contextvars logging"
+
+# --- Exceptions we have granted, each with its reason --------------------------------------------
+
+# `~`: need not be there yet.
+ROOT = {
+    "pyproject.toml": "one distribution, and the settings of every tool",
+    "README.md": "what it is, two commands, ten lines of use",
+    "LICENSE": "the terms",
+    "Makefile": "the commands that people and CI run",
+    "idl": "the contracts",
+    "mqserver": "the queue server",
+    "coordinator": "the transaction service",
+    "clients": "what a user imports or runs",
+    "tests": "what proves it",
+    "docs": "what explains it",
+    "~benchmarks": "ours and the peers', on the same work",
+    "oncemq.py": "import oncemq",
+    "~pyspark_oncemq.py": 'format("oncemq")',
+}
+WAITING_ROOMS: dict[str, str] = {}
+ALIVE = {
+    "idl.parser": "reads the contracts for tests and documentation, never at run time",
+    "idl.local": "the way within a process; the embedded node will be built on it",
+    "mqserver.*": "a node is built from the bottom up; the module that starts it comes last",
+    "clients.current": "what a user imports; the front door will have it",
+}
+BROAD_HANDLERS = {
+    "idl.dispatch": "serves calls: no failure of a servant gets out but as an answer",
+    "idl.orb.server": "serves connections: a failure ends one of them, not the server",
+    "coordinator.tasks": "runs work that nobody waits for: its failure stops the program, aloud",
+    "tests.simulation.test_world": "shows that a crash gets past such a handler",
+    "clients.cli": "the outermost edge: whoever typed the command gets a sentence and an exit code",
+}
+MAY_PRINT = "benchmarks.* clients.demo *.__main__"
+RATCHET = Ratchet(longest_file_lines=600, longest_function_lines=50)
+
+# --- The rules -----------------------------------------------------------------------------------
+
+Rule = Callable[[Path], list[str]]
+
+RULES: dict[str, Rule] = {
+    "imports point down": partial(drawing.imports_pointing_up, layers=LAYERS),
+    "the drawing is true": partial(drawing.untrue_rows, layers=LAYERS),
+    "no imports form a ring": drawing.import_cycles,
+    "the outside world has its doors": partial(drawing.doors_passed, doors=DOORS),
+    "what decides is pure": partial(drawing.impure_modules, pure=PURE, acts=ACTS, doors=DOORS),
+    "no module is dead": partial(drawing.dead_modules, alive=ALIVE),
+    "functions fit on a screen": tidiness.overlong_functions,
+    "files have one subject": tidiness.overlong_files,
+    "nine functions in ten are short": tidiness.crowds_of_long_functions,
+    "sizes only go down": partial(tidiness.ratchet_slips, ratchet=RATCHET),
+    "everything public says what it is": tidiness.missing_docstrings,
+    "handlers name what they catch": partial(tidiness.broad_handlers, allowed=BROAD_HANDLERS),
+    "nobody prints": partial(tidiness.prints, allowed=MAY_PRINT),
+    "nothing is forgotten": tidiness.forgotten_words,
+    "names say something": tidiness.vague_names,
+    "test names are sentences": tidiness.vague_test_names,
+    "no room is empty": partial(tidiness.empty_rooms, waiting=WAITING_ROOMS),
+    "links lead somewhere": tidiness.broken_links,
+    "the root holds what it should": partial(tidiness.strange_root_entries, allowed=ROOT),
+}
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_the_tree_keeps_the_rule(rule: str) -> None:
+    found = RULES[rule](ROOT_FOLDER)
+    assert not found, f"{rule}, but:\n" + "\n".join(found)
+
+
+def test_every_keeper_of_a_door_stands_in_the_drawing() -> None:
+    assert drawing.strange_keepers(LAYERS, DOORS) == []
+
+
+def test_everything_declared_pure_stands_in_the_drawing() -> None:
+    assert [name for name in PURE.split() if not {name, f"~{name}"} & LAYERS.keys()] == []
+
+
+# --- The checkers, checked -----------------------------------------------------------------------
+
+# The architecture is tried as it stands; lists that change with every step are tried with these.
+TRIED: dict[str, Rule] = RULES | {
+    "the drawing is true": partial(
+        drawing.untrue_rows, layers={"idl.cos": "idl.mapping", "~idl.mq": "", "idl.mapping": ""}
+    ),
+    "no module is dead": partial(
+        drawing.dead_modules, alive={"idl.parser": "read by tests", "idl.orb": "comes first"}
+    ),
+    "sizes only go down": partial(tidiness.ratchet_slips, ratchet=Ratchet(500, 50)),
+    "handlers name what they catch": partial(
+        tidiness.broad_handlers, allowed={"idl.orb.server": "serves calls"}
+    ),
+    "nobody prints": partial(tidiness.prints, allowed="clients.cli"),
+    "no room is empty": partial(
+        tidiness.empty_rooms, waiting={"mqserver": "comes next", "coordinator": "comes next"}
+    ),
+    "the root holds what it should": partial(
+        tidiness.strange_root_entries,
+        allowed=dict.fromkeys({path.partition("/")[0] for path in SOUND}, "needed")
+        | {"~later": "not yet needed"},
+    ),
+}
+
+
+@pytest.mark.parametrize("violation", VIOLATIONS, ids=lambda violation: violation.fault)
+def test_a_rule_sees_a_fault(violation: Violation, tmp_path: Path) -> None:
+    [found] = TRIED[violation.rule](build(tmp_path, SOUND | violation.files))
+    assert violation.seen_as in found
+
+
+@pytest.mark.parametrize("rule", TRIED)
+def test_a_sound_tree_breaks_no_rule(rule: str, tmp_path: Path) -> None:
+    assert TRIED[rule](build(tmp_path, SOUND)) == []
+
+
+def test_every_rule_has_a_fault_it_must_see() -> None:
+    assert {violation.rule for violation in VIOLATIONS} == RULES.keys() == TRIED.keys()
+
+
+def test_every_door_has_a_fault_it_must_see() -> None:
+    seen = " ".join(v.seen_as for v in VIOLATIONS if v.rule == "the outside world has its doors")
+    assert [door.name for door in DOORS if door.name not in seen] == []
+
+
+@pytest.mark.parametrize(
+    ("layers", "seen_as"),
+    [
+        ({"idl.mapping": "", "idl.cos": "idl.mapping"}, "which stands above it"),
+        ({"idl.cos": "idl.mapping"}, "which has no row"),
+        ({"idl.gone": ""}, "does not exist"),
+    ],
+)
+def test_a_row_that_is_not_true_is_reported(
+    layers: dict[str, str], seen_as: str, tmp_path: Path
+) -> None:
+    [found] = drawing.untrue_rows(build(tmp_path, SOUND), layers)
+    assert seen_as in found
+
+
+def test_rows_that_point_down_are_not_reported(tmp_path: Path) -> None:
+    layers = {"idl.cos": "idl.mapping", "~idl.later": "idl.mapping", "idl.mapping": ""}
+    assert drawing.untrue_rows(build(tmp_path, SOUND), layers) == []
+
+
+def test_a_ratchet_that_can_be_lowered_is_reported(tmp_path: Path) -> None:
+    [found] = tidiness.ratchet_slips(build(tmp_path, SOUND), Ratchet(600, 50))
+    assert "longest_file_lines is 600 and can be lowered to 500" in found
+
+
+def test_a_handler_that_passes_everything_on_is_not_reported(tmp_path: Path) -> None:
+    text = '"""Tidies up."""\ntry:\n    pass\nexcept BaseException:\n    tidy()\n    raise\n'
+    assert tidiness.broad_handlers(build(tmp_path, {"idl/call.py": text}), allowed={}) == []
+
+
+def test_a_door_without_a_known_keeper_is_reported() -> None:
+    door = Door("the moon", things="rocket", keepers="idl.moon", instead="Stay.")
+    assert "idl.moon" in drawing.strange_keepers(LAYERS, (door,))[0]
