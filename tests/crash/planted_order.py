@@ -1,0 +1,139 @@
+"""Planted mistakes about checkpoints and pages: what is done too early, or forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from mqserver.storage.checkpoint import Checkpoint, Checkpoints
+from mqserver.storage.format import RecordKind
+from mqserver.storage.index import Branch, Entry, Index
+from mqserver.storage.log_manager import LogManager
+from mqserver.storage.paged import PagedStorage
+from mqserver.storage.payloads import Payloads, Stored
+from tests.crash.planting import Patch, nothing
+
+
+def forget_prepared_branches(patch: Patch) -> None:
+    """A checkpoint forgets prepared branches."""
+    patch.setattr(Checkpoint, "_repeat_prepared", nothing)
+
+
+def forget_branches_in_flight(patch: Patch) -> None:
+    """A checkpoint forgets branches in flight."""
+    right = Checkpoints.take
+
+    def take(self: Checkpoints, next_key: int, keep_bytes: int = 0) -> None:
+        ending = [branch for branch in self._index.branches.values() if branch.is_ending]
+        for branch in ending:
+            branch.is_ending = False
+        try:
+            right(self, next_key, keep_bytes)
+        finally:
+            for branch in ending:
+                branch.is_ending = True
+
+    patch.setattr(Checkpoints, "take", take)
+
+
+def leave_messages_in_the_log(patch: Patch) -> None:
+    """A checkpoint leaves messages in the log."""
+    patch.setattr(Checkpoint, "_move_out_of_log", nothing)
+
+
+def lose_sight_of_messages_in_the_log(patch: Patch) -> None:
+    """A checkpoint loses sight of what stays in the log."""
+    right = Payloads.split_log
+
+    def split_log(self: Payloads, lsn: int, index: Index) -> tuple[Any, list[Stored]]:
+        before, behind = right(self, lsn, index)
+        return before, [stored for stored in behind if stored.lsn > lsn]
+
+    patch.setattr(Payloads, "split_log", split_log)
+
+
+def no_data_sync_in_a_checkpoint(patch: Patch) -> None:
+    """A checkpoint does not sync the data file."""
+    right = Checkpoint._move_to_front
+
+    def move_to_front(self: Checkpoint) -> None:
+        right(self)
+        self._files._synced = self._files._written
+
+    patch.setattr(Checkpoint, "_move_to_front", move_to_front)
+
+
+def a_checkpoint_is_named_before_it_is_forced(patch: Patch) -> None:
+    """A checkpoint is named before it is forced."""
+    right = Checkpoint.take
+
+    def take(self: Checkpoint, restart_lsn: int, next_key: int) -> int:
+        with Patch.context() as inner:
+            inner.setattr(LogManager, "force", nothing)
+            return right(self, restart_lsn, next_key)
+
+    patch.setattr(Checkpoint, "take", take)
+
+
+def free_and_cut_before_the_control_record(patch: Patch) -> None:
+    """The data file is cut before the control record says so."""
+    right = Checkpoint._repeat_prepared
+
+    def repeat_prepared(self: Checkpoint, restart_lsn: int) -> None:
+        right(self, restart_lsn)
+        self._payloads.release_waiting()
+        self._files.shrink()
+
+    patch.setattr(Checkpoint, "_repeat_prepared", repeat_prepared)
+
+
+def free_before_the_control_record(patch: Patch) -> None:
+    """Pages are free before the control record, which finds no room."""
+    right = Checkpoint._repeat_prepared
+
+    def repeat_prepared(self: Checkpoint, restart_lsn: int) -> None:
+        right(self, restart_lsn)
+        self._payloads.release_waiting()
+
+    patch.setattr(Checkpoint, "_repeat_prepared", repeat_prepared)
+
+
+# --- Pages ----------------------------------------------------------------------------------------
+
+
+def _leave(patch: Patch, change: Callable[[Payloads, Entry, bool], tuple[set[int], bool]]) -> None:
+    """What a message leaves is freed as if the checkpoint, or its end on disk, were otherwise."""
+    right = Payloads._leave
+
+    def leave(self: Payloads, entry: Entry, is_durable: bool) -> None:
+        kept = self.in_checkpoint
+        self.in_checkpoint, is_durable = change(self, entry, is_durable)
+        right(self, entry, is_durable)
+        self.in_checkpoint = kept
+
+    patch.setattr(Payloads, "_leave", leave)
+
+
+def free_what_a_checkpoint_refers_to(patch: Patch) -> None:
+    """Pages are free that the last checkpoint refers to."""
+    _leave(patch, lambda payloads, entry, is_durable: (set(), is_durable))
+
+
+def free_before_the_end_is_on_disk(patch: Patch) -> None:
+    """Pages are free before the end of their message is on disk."""
+    _leave(patch, lambda payloads, entry, is_durable: (payloads.in_checkpoint, True))
+
+
+def a_record_before_its_pages(patch: Patch) -> None:
+    """A record is forced before its pages."""
+
+    def append_branch(self: PagedStorage, kind: RecordKind, actor: Branch) -> int:
+        right_sync, self._files.sync = self._files.sync, nothing  # type: ignore[method-assign]
+        lsn = right_append(self, kind, actor)
+        self._log.force(lsn)
+        self._files.sync = right_sync  # type: ignore[method-assign]
+        self._files.sync()
+        return lsn
+
+    right_append = PagedStorage._append_branch
+    patch.setattr(PagedStorage, "_append_branch", append_branch)

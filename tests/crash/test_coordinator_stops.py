@@ -1,0 +1,559 @@
+"""The coordinator stops, at every moment: what was promised holds, and what was not is rolled back.
+
+The first part is the crash table of `docs/TRANSACTIONS.md`, row by row: a coordinator dies just
+before or just after each arrow of its drawing (`coordinator/protocol.py`), and only what was synced
+is on its disk. The second part leaves no moment out: whole histories on the recording disk, every
+state that a power cut may leave, also of a power cut during the restart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+
+from coordinator import protocol, transactions
+from coordinator.decision_log import DecisionLog
+from coordinator.ledger import Ledger
+from coordinator.outcomes import Heuristic
+from coordinator.protocol import ARROWS, Effect, Effects, Event, Transaction
+from idl import system
+from idl.cos import Vote
+from mqserver.errors import StorageError
+from mqserver.storage.format import RecordKind
+from mqserver.storage.log_manager import LogManager
+from tests.conformance.paged_storages import durable_image
+from tests.crash.conftest import CrashOptions
+from tests.crash.coordinator_work import (
+    APPLICATION,
+    COMMITTED,
+    PREPARED,
+    ROLLED_BACK,
+    WORKING,
+    Life,
+    Story,
+    judge,
+    restarted,
+)
+from tests.crash.crash_states import CrashState, crash_states
+from tests.crash.faults import Fault, Faults, at, filling_up, since
+from tests.crash.recording_disk import RecordingDisk
+from tests.crash.trace import Noted
+
+Work = Callable[[Life], object]
+
+
+class Stopped(BaseException):
+    """The coordinator died here. No handler for ordinary failures may stop that."""
+
+
+# --- Dying at a letter ---------------------------------------------------------------------------
+
+
+class Afterwards(NamedTuple):
+    """What there is after the restart, when everything has come to rest."""
+
+    life: Life
+    story: Story
+    gtrid: bytes
+
+    @property
+    def states(self) -> list[str]:
+        """What the participants have become."""
+        return [part.state for part in self.life.parts.values()]
+
+    @property
+    def outcome(self) -> str:
+        """What a client that asks now is told."""
+        return self.life.outcome(self.gtrid)
+
+
+class Stopping:
+    """Ends the life of a coordinator at an arrow of its protocol."""
+
+    def __init__(self, letter: str, is_after: bool) -> None:
+        self.letter = letter
+        self.is_after = is_after
+        self._is_due = False
+
+    def plant(self, patch: pytest.MonkeyPatch) -> None:
+        """From now on the life ends there."""
+        real_step, real_carry_out = protocol.step, transactions.Transactions._carry_out
+
+        def step(transaction: Transaction, event: Event) -> tuple[Transaction, Effects]:
+            after, effects = real_step(transaction, event)
+            if ARROWS.get((transaction.status, after.status)) == self.letter:
+                if not self.is_after:
+                    raise Stopped
+                self._is_due = True
+            return after, effects
+
+        def carry_out(self_: Any, live: Any, effects: tuple[Effect, ...]) -> None:
+            # The first thing that is to be done after the arrow is still done.
+            first = effects[:1] if self._is_due and not _ends(effects) else effects
+            real_carry_out(self_, live, first)
+            if self._is_due:
+                raise Stopped
+
+        patch.setattr(transactions, "step", step)
+        patch.setattr(transactions.Transactions, "_carry_out", carry_out)
+
+
+def _ends(effects: Effects) -> bool:
+    return len(effects) < 2
+
+
+def _die(patch: pytest.MonkeyPatch, work: Work, letter: str, is_after: bool) -> Afterwards:
+    """The coordinator dies at the arrow, loses all that was not synced, and is started again."""
+    disk = RecordingDisk()
+    with patch.context() as planted:
+        Stopping(letter, is_after).plant(planted)
+        with pytest.raises(Stopped):
+            work(Life(disk))
+    return _restart(disk)
+
+
+def _restart(disk: RecordingDisk) -> Afterwards:
+    events = [entry.event for entry in disk.trace.entries if isinstance(entry, Noted)]
+    story = Story.after(events)
+    life = restarted(RecordingDisk(durable_image(disk.trace)), story)
+    life.settle()
+    (begun,) = story.begun.values()
+    return Afterwards(life, story, begun.gtrid)
+
+
+def _two_register(life: Life) -> None:
+    gtrid = life.begin_standard("one", "two")
+    life.commit(gtrid)
+    life.tasks.go_on(lambda: False, 5.0)
+
+
+def _two_are_prepared(life: Life) -> None:
+    gtrid = life.begin(life.draw(), "one", "two")
+    life.decide(gtrid, life.push(gtrid, "one"), life.push(gtrid, "two"))
+    life.tasks.go_on(lambda: False, 5.0)
+
+
+def _nobody_changed_anything(life: Life) -> None:
+    life.part("one", vote=Vote.READ_ONLY)
+    life.part("two", vote=Vote.READ_ONLY)
+    life.commit(life.begin_standard("one", "two"))
+
+
+def _somebody_marks(life: Life) -> None:
+    gtrid = life.begin_standard("one", "two")
+    life.coordinator(gtrid).rollback_only()
+    life.commit(gtrid)
+
+
+def _somebody_is_against(life: Life) -> None:
+    life.part("two", vote=Vote.ROLLBACK)
+    life.commit(life.begin_standard("one", "two"))
+
+
+def _nobody_takes_part(life: Life) -> None:
+    life.commit(life.begin_standard())
+
+
+def _nobody_is_to_be_told(life: Life) -> None:
+    life.give_up(life.begin_standard())
+
+
+def _one_is_alone(life: Life) -> None:
+    life.commit(life.begin_standard("one"))
+
+
+def _one_is_alone_and_silent(life: Life) -> None:
+    life.part("one", is_silent=True)
+    life.commit(life.begin_standard("one"))
+
+
+def _only_a_key(life: Life) -> None:
+    life.decide(life.begin_under_key(3))
+
+
+Patch = pytest.MonkeyPatch
+
+
+def test_crash_before_anybody_is_asked_to_prepare_rolls_back(monkeypatch: Patch) -> None:
+    after = _die(monkeypatch, _two_register, "a", is_after=False)
+    assert after.states == [WORKING, WORKING]
+    # It is not known whether there was a single participant, who decided; so nothing is said.
+    assert after.outcome == "unknown"
+
+
+def test_crash_while_votes_are_asked_for_rolls_back(monkeypatch: Patch) -> None:
+    after = _die(monkeypatch, _two_register, "a", is_after=True)
+    assert COMMITTED not in after.states
+    assert PREPARED not in after.states
+
+
+def test_crash_before_the_last_vote_is_counted_rolls_back(monkeypatch: Patch) -> None:
+    after = _die(monkeypatch, _two_register, "b", is_after=False)
+    assert after.states == [ROLLED_BACK, ROLLED_BACK]
+
+
+def test_crash_after_the_last_vote_and_before_the_decision_rolls_back(
+    monkeypatch: Patch,
+) -> None:
+    monkeypatch.setattr(DecisionLog, "decide", _stop)
+    disk = RecordingDisk()
+    with pytest.raises(Stopped):
+        _two_register(Life(disk))
+    assert _restart(disk).states == [ROLLED_BACK, ROLLED_BACK]
+
+
+def _stop(*arguments: object) -> None:
+    raise Stopped
+
+
+def test_crash_before_the_decision_is_forced_rolls_back(monkeypatch: Patch) -> None:
+    disk = RecordingDisk()
+    life = Life(disk)
+    with monkeypatch.context() as planted:
+        planted.setattr(DecisionLog, "_force", _stop)
+        with pytest.raises(Stopped):
+            _two_are_prepared(life)
+    after = _restart(disk)
+    assert after.states == [ROLLED_BACK, ROLLED_BACK]
+    assert after.outcome == ROLLED_BACK
+
+
+def test_crash_after_the_decision_is_forced_commits(monkeypatch: Patch) -> None:
+    after = _die(monkeypatch, _two_are_prepared, "c", is_after=False)
+    assert not after.story.told, "nobody had been told"
+    assert after.states == [COMMITTED, COMMITTED]
+    assert after.outcome == COMMITTED
+
+
+def test_crash_after_the_first_was_told_to_commit_commits_the_others(monkeypatch: Patch) -> None:
+    after = _die(monkeypatch, _two_are_prepared, "c", is_after=True)
+    assert list(after.story.states.values()) == [COMMITTED, PREPARED]
+    assert after.states == [COMMITTED, COMMITTED]
+    assert after.outcome == COMMITTED
+
+
+@pytest.mark.parametrize("is_after", [False, True])
+def test_crash_around_the_end_of_a_decision_changes_nothing(
+    is_after: bool, monkeypatch: Patch
+) -> None:
+    after = _die(monkeypatch, _two_are_prepared, "d", is_after)
+    assert list(after.story.told.values()) == [COMMITTED]
+    assert after.states == [COMMITTED, COMMITTED]
+    assert after.outcome == COMMITTED
+
+
+@pytest.mark.parametrize("is_after", [False, True])
+def test_crash_where_nobody_changed_anything_changes_nothing(
+    is_after: bool, monkeypatch: Patch
+) -> None:
+    after = _die(monkeypatch, _nobody_changed_anything, "e", is_after)
+    assert after.states == [WORKING, WORKING]
+    assert after.outcome in ("unknown", COMMITTED)
+
+
+@pytest.mark.parametrize("is_after", [False, True])
+def test_crash_around_the_commit_of_the_only_participant_never_says_rolled_back(
+    is_after: bool, monkeypatch: Patch
+) -> None:
+    after = _die(monkeypatch, _one_is_alone, "e", is_after)
+    assert after.states == [COMMITTED]
+    assert after.outcome in ("unknown", COMMITTED)
+
+
+@pytest.mark.parametrize("is_after", [False, True])
+def test_crash_around_a_mark_rolls_back(is_after: bool, monkeypatch: Patch) -> None:
+    after = _die(monkeypatch, _somebody_marks, "f", is_after)
+    assert COMMITTED not in after.states
+
+
+@pytest.mark.parametrize("letter", ["g", "h"])
+@pytest.mark.parametrize("is_after", [False, True])
+def test_crash_while_it_is_rolled_back_rolls_back(
+    letter: str, is_after: bool, monkeypatch: Patch
+) -> None:
+    after = _die(monkeypatch, _somebody_is_against, letter, is_after)
+    assert COMMITTED not in after.states
+    assert PREPARED not in after.states
+
+
+def test_crash_before_a_fast_decision_is_taken_rolls_back(monkeypatch: Patch) -> None:
+    after = _die(monkeypatch, _two_are_prepared, "i", is_after=False)
+    assert after.states == [ROLLED_BACK, ROLLED_BACK]
+    assert after.outcome == ROLLED_BACK
+
+
+def test_crash_after_a_fast_decision_was_handed_to_the_disk_does_what_is_found_there(
+    monkeypatch: Patch,
+) -> None:
+    after = _die(monkeypatch, _two_are_prepared, "i", is_after=True)
+    assert not after.story.told
+    assert after.states == [COMMITTED, COMMITTED]
+
+
+@pytest.mark.parametrize("is_after", [False, True])
+def test_crash_where_nobody_takes_part_leaves_nothing(is_after: bool, monkeypatch: Patch) -> None:
+    after = _die(monkeypatch, _nobody_takes_part, "j", is_after)
+    assert after.outcome in ("unknown", COMMITTED)
+
+
+@pytest.mark.parametrize("is_after", [False, True])
+def test_crash_where_nobody_is_to_be_told_leaves_nothing(
+    is_after: bool, monkeypatch: Patch
+) -> None:
+    after = _die(monkeypatch, _nobody_is_to_be_told, "k", is_after)
+    assert after.outcome in ("unknown", ROLLED_BACK)
+
+
+def test_crash_before_a_lost_answer_is_recorded_leaves_the_outcome_unknown(
+    monkeypatch: Patch,
+) -> None:
+    after = _die(monkeypatch, _one_is_alone_and_silent, "l", is_after=False)
+    assert after.states == [COMMITTED]
+    assert after.outcome == "unknown"
+    assert not after.life.service.transactions.notes_of(after.gtrid)
+
+
+def test_crash_after_a_lost_answer_is_recorded_leaves_it_for_the_operator(
+    monkeypatch: Patch,
+) -> None:
+    after = _die(monkeypatch, _one_is_alone_and_silent, "l", is_after=True)
+    assert after.outcome == "unknown"
+    assert len(after.life.service.transactions.notes_of(after.gtrid)) == 1
+
+
+def test_crash_after_a_key_is_forced_keeps_the_key(monkeypatch: Patch) -> None:
+    after = _die(monkeypatch, _only_a_key, "m", is_after=False)
+    assert not after.story.told
+    assert after.life.client.getVersion(APPLICATION) == 3
+    assert after.outcome == COMMITTED
+
+
+def test_crash_before_a_key_is_forced_leaves_the_version_free(monkeypatch: Patch) -> None:
+    disk = RecordingDisk()
+    life = Life(disk)
+    with monkeypatch.context() as planted:
+        planted.setattr(DecisionLog, "_force", _stop)
+        with pytest.raises(Stopped):
+            _only_a_key(life)
+    after = _restart(disk)
+    assert after.life.client.getVersion(APPLICATION) == 0
+    assert after.life.client.getVersion("another") == 0
+
+
+def test_crash_after_a_key_was_told_keeps_the_key(monkeypatch: Patch) -> None:
+    after = _die(monkeypatch, _only_a_key, "m", is_after=True)
+    assert after.life.client.getVersion(APPLICATION) == 3
+
+
+def test_crash_after_a_heuristic_was_recorded_keeps_what_is_certain() -> None:
+    disk = RecordingDisk()
+    life = Life(disk)
+    gtrid = life.begin(life.draw(), "hand", "far")
+    handed = [
+        life.push(gtrid, "hand", is_by_hand=True),
+        life.push(gtrid, "far", is_silent=True),
+    ]
+    assert life.decide(gtrid, *handed) == "heuristic"
+    # The one that told of it has forgotten it, and knows nothing any more; the other is in doubt.
+    after = _restart(disk)
+    (note,) = after.life.service.transactions.notes_of(gtrid)
+    assert note.heuristic is Heuristic.ROLLED_BACK
+    assert after.states == [ROLLED_BACK, COMMITTED]
+
+
+# --- Every moment --------------------------------------------------------------------------------
+
+
+def _fast_ones(life: Life) -> None:
+    for number in range(4):
+        gtrid = life.begin(life.draw(), f"a{number}", f"b{number}")
+        handed = [life.push(gtrid, f"a{number}"), life.push(gtrid, f"b{number}")]
+        life.decide(gtrid, *handed)
+    life.tasks.go_on(lambda: False, 1.0)
+
+
+def _all_kinds(life: Life) -> None:
+    life.commit(life.begin_standard("one", "two"))
+    life.part("no", vote=Vote.ROLLBACK)
+    life.commit(life.begin_standard("yes", "no"))
+    life.commit(life.begin_standard("alone"))
+    given_up = life.begin(life.draw(), "given")
+    life.push(given_up, "given")
+    life.give_up(given_up)
+    keyed = life.begin_under_key(1)
+    life.note(("begun", keyed, ("keyed",), 1))
+    life.decide(keyed, life.push(keyed, "keyed"))
+    life.decide(life.begin_under_key(2))
+    life.tasks.go_on(lambda: False, 1.0)
+
+
+def _by_hand(life: Life) -> None:
+    gtrid = life.begin(life.draw(), "good", "hand")
+    life.note(("hand", "hand"))
+    handed = [life.push(gtrid, "good"), life.push(gtrid, "hand", is_by_hand=True)]
+    life.decide(gtrid, *handed)
+    life.tasks.go_on(lambda: False, 1.0)
+
+
+def _one_cannot_be_reached(life: Life) -> None:
+    gtrid = life.begin(life.draw(), "near", "far")
+    handed = [life.push(gtrid, "near"), life.push(gtrid, "far", is_silent=True)]
+    life.decide(gtrid, *handed)
+    life.tasks.go_on(lambda: False, 2.0)
+    life.parts["far"].is_silent = False
+    life.tasks.go_on(lambda: False, 5.0)
+
+
+def _long_enough_for_checkpoints(life: Life) -> None:
+    far = life.begin(life.draw(), "far")
+    life.decide(far, life.push(far, "far", is_silent=True))
+    for number in range(14):
+        gtrid = life.begin(life.draw(), f"p{number}")
+        life.decide(gtrid, life.push(gtrid, f"p{number}"))
+        life.tasks.go_on(lambda: False, 0.5)
+
+
+HISTORIES: dict[str, tuple[Work, int]] = {
+    "fast ones": (_fast_ones, 60),
+    "all kinds": (_all_kinds, 60),
+    "by hand": (_by_hand, 30),
+    "one cannot be reached": (_one_cannot_be_reached, 30),
+    "long enough for checkpoints": (_long_enough_for_checkpoints, 200),
+}
+
+
+def _traced(work: Work, faults: Faults | None = None) -> RecordingDisk:
+    """A disk on which a history has come to its end, or as far as its faults let it."""
+    disk = RecordingDisk(faults=faults)
+    try:
+        life = Life(disk)
+        life.start()
+        work(life)
+    except (StorageError, system.INTERNAL):
+        assert faults, "a history fails only on a disk that does"
+    return disk
+
+
+@pytest.mark.parametrize("name", HISTORIES)
+def test_every_crash_of_the_coordinator_leaves_what_was_promised(
+    name: str, crash_options: CrashOptions
+) -> None:
+    work, floor = HISTORIES[name]
+    count = 0
+    for number, state in enumerate(crash_states(_traced(work).trace, crash_options.seed)):
+        if crash_options.state in (None, number):
+            count += 1
+            try:
+                judge(state.disk(), state.events)
+            except BaseException as failed:
+                failed.add_note(f"{state}\n{crash_options.replay(number, None)}")
+                raise
+    crash_options.count("states of a coordinator", count)
+    assert count >= floor or crash_options.state is not None
+
+
+@pytest.mark.parametrize("name", HISTORIES)
+def test_a_crash_during_the_restart_of_the_coordinator_changes_nothing(
+    name: str, crash_options: CrashOptions
+) -> None:
+    count = 0
+    trace = _traced(HISTORIES[name][0]).trace
+    for state in crash_states(trace, crash_options.seed, crash_options.budget or 40):
+        recovering = state.disk()
+        story = Story.after(state.events)
+        # What participants do during the restart is noted, and holds for the next one.
+        life = restarted(recovering, story, note=recovering.note)
+        life.settle()
+        for again in crash_states(recovering.trace, crash_options.seed, 20):
+            count += 1
+            judge(again.disk(), (*state.events, *again.events))
+    crash_options.count("nested states of a coordinator", count)
+    assert count >= 300
+
+
+KINDS: dict[str, Callable[[int], Faults]] = {
+    "EIO once": lambda number: at(number, Fault.EIO),
+    "EIO for ever": lambda number: since(number, Fault.EIO),
+    "ENOSPC once": lambda number: at(number, Fault.ENOSPC),
+    "filling up": filling_up,
+    "short once": lambda number: at(number, Fault.SHORT),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_whenever_the_disk_fails_the_coordinator_has_promised_nothing_that_is_lost(
+    kind: str, crash_options: CrashOptions
+) -> None:
+    work = _long_enough_for_checkpoints
+    count = 0
+    for number in range(1, _traced(work).operations + 1):
+        disk = _traced(work, KINDS[kind](number))
+        for state in crash_states(disk.trace, number, crash_options.budget or 12):
+            count += 1
+            judge(state.disk(), state.events)
+    crash_options.count("states of a coordinator on a failing disk", count)
+
+
+# --- What could be wrong would be found ----------------------------------------------------------
+
+
+def _decision_not_forced(patch: Patch) -> None:
+    patch.setattr(DecisionLog, "_force", lambda self, lsn: None)
+
+
+def _summary_not_forced(patch: Patch) -> None:
+    real = LogManager.force
+    patch.setattr(
+        LogManager, "force", lambda self, lsn: None if _is_summary(self, lsn) else real(self, lsn)
+    )
+
+
+def _is_summary(log: LogManager, lsn: int) -> bool:
+    return log.record(lsn).kind is RecordKind.DECISIONS
+
+
+def _open_decisions_left_out_of_the_summary(patch: Patch) -> None:
+    real = Ledger.packed
+
+    def packed(self: Ledger) -> tuple[Any, ...]:
+        incarnations, _, *rest = real(self)
+        return (incarnations, [], *rest)
+
+    patch.setattr(Ledger, "packed", packed)
+
+
+def _outcomes_left_out_of_the_summary(patch: Patch) -> None:
+    real = Ledger.packed
+
+    def packed(self: Ledger) -> tuple[Any, ...]:
+        incarnations, decisions, _, *rest = real(self)
+        return (incarnations, decisions, [], *rest)
+
+    patch.setattr(Ledger, "packed", packed)
+
+
+PLANTED = [
+    _decision_not_forced,
+    _summary_not_forced,
+    _open_decisions_left_out_of_the_summary,
+    _outcomes_left_out_of_the_summary,
+]
+
+
+@pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__.strip("_"))
+def test_a_planted_bug_of_the_decision_log_is_found(
+    plant: Callable[[Patch], None], monkeypatch: Patch
+) -> None:
+    plant(monkeypatch)
+    trace = _traced(_long_enough_for_checkpoints).trace
+    assert any(_is_broken(state) for state in crash_states(trace))
+
+
+def _is_broken(state: CrashState) -> bool:
+    try:
+        judge(state.disk(), state.events)
+    except (AssertionError, StorageError):
+        return True
+    return False
