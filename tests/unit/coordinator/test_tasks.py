@@ -66,6 +66,21 @@ def test_no_work_waits_for_other_work_to_end_however_threads_are_used_again() ->
     running.tasks.close(PATIENCE_S)
 
 
+def test_two_at_a_time_that_wait_for_free_threads_need_two() -> None:
+    before = _threads_of("oncemq-task")
+    running = Running(threads_max=256)
+    for _ in range(300):
+        meeting = threading.Barrier(3)
+        running.tasks.spawn(meeting.wait, PATIENCE_S)
+        running.tasks.spawn(meeting.wait, PATIENCE_S)
+        meeting.wait(PATIENCE_S)
+        deadline = time.monotonic() + PATIENCE_S
+        while running.tasks._free < 2 and time.monotonic() < deadline:
+            time.sleep(0.0)
+    assert _threads_of("oncemq-task") - before == 2
+    running.tasks.close(PATIENCE_S)
+
+
 def test_a_thread_that_is_free_is_used_again(running: Running) -> None:
     used = set()
     for _ in range(100):
