@@ -127,6 +127,15 @@ class mqTaken:
 # --- Work of a transaction -----------------------------------------------------------------------
 
 
+@struct()
+class mqNodeInfo:
+    """What a client must know of a node; `coordinator` is the one it recommends, as host:port."""
+
+    name: Name
+    coordinator: Sender
+    messageBytesMax: UnsignedLongLong
+
+
 @enumeration()
 class mqCompletion(enum.Enum):
     """How a push-down leaves the branch."""
@@ -452,14 +461,27 @@ class Mq_Admin(Mq_Service, Protocol):
 class Mq_Node(Protocol):
     """Bulk work and push-down, so that a transaction costs few calls."""
 
+    @operation(idempotent=True)
+    def getNode(self) -> mqNodeInfo: ...
+
+    @operation(QueueDisabled, QueueNotFound, idempotent=True)
+    def countMessages(self, queue: mqQueueName) -> UnsignedLongLong: ...
+
+    # Known by branch and request number, or by the request id of the call: so it may be repeated.
     @operation(
-        QueueDisabled, QueueNotFound, QueueFull, DigestMismatch, BranchEnded, RequestOutOfOrder
+        QueueDisabled,
+        QueueNotFound,
+        QueueFull,
+        DigestMismatch,
+        BranchEnded,
+        RequestOutOfOrder,
+        idempotent=True,
     )
     def putMany(
         self, branch: mqBranch, request: UnsignedLong, queue: mqQueueName, messages: mqBatch
     ) -> mqKeyList: ...
 
-    @operation(QueueDisabled, QueueNotFound, BranchEnded, RequestOutOfOrder)
+    @operation(QueueDisabled, QueueNotFound, BranchEnded, RequestOutOfOrder, idempotent=True)
     def getMany(
         self,
         branch: mqBranch,
@@ -478,6 +500,7 @@ class Mq_Node(Protocol):
         Deadlock,
         BranchEnded,
         RequestOutOfOrder,
+        idempotent=True,
     )
     def getKeys(
         self, branch: mqBranch, request: UnsignedLong, queue: mqQueueName, keys: mqKeyList
