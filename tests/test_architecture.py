@@ -124,7 +124,7 @@ LAYERS = {
     # mqserver: a node. interfaces → distribution → queues → transactions → storage → errors.
     # The module that composes the node chooses a backend; all others see the contract.
     "~mqserver.__main__":               f"mqserver.* {WIRE}",
-    "~mqserver.config":                 "mqserver.errors",
+    "mqserver.permissions":             f"idl.orb.audit idl.toml_files {CALLS}",
     "~mqserver.interfaces.*":           "mqserver.interfaces.* mqserver.distribution.* "
                                         f"mqserver.compensation {QUEUES} {WIRE}",
     "~mqserver.distribution.*":         f"mqserver.distribution.* {QUEUES} {WIRE}",
@@ -224,6 +224,7 @@ LAYERS = {
     "idl.access":                       f"idl.call {WORDS}",
     "idl.call":                         WORDS,
     "idl.wire":                         "",
+    "idl.toml_files":                   "",
     "idl.marshal":                      WORDS,
     "idl.otids":                        "idl.cos idl.mapping",
     "idl.coordination":                 "idl.cos idl.mapping",
@@ -271,8 +272,9 @@ DOORS = (
         ".symlink_to .hardlink_to",
         free="os.PathLike os.fspath os.path os.path.basename os.path.dirname os.path.join os.sep "
         "os.getpid os.register_at_fork os.cpu_count",
-        keepers="mqserver.storage.disk mqserver.config mqserver.storage.sql* mqserver.oql.syntax "
-        "clients.cli clients.config clients.probes clients.demo idl.access idl.parser",
+        keepers="mqserver.storage.disk mqserver.storage.sql* mqserver.oql.syntax "
+        "clients.cli clients.config clients.probes clients.demo idl.access idl.toml_files "
+        "idl.parser",
         instead="Ask mqserver.storage.disk, or be handed what was read.",
     ),
     Door(
@@ -291,7 +293,7 @@ DOORS = (
     Door(
         "the environment and the command line",
         things="os.environ os.environb os.getenv os.getenvb os.putenv os.unsetenv sys.argv",
-        keepers="mqserver.config clients.config clients.cli clients.tx_command clients.probes "
+        keepers="clients.config clients.cli clients.tx_command clients.probes "
         "clients.demo *.__main__ idl.orb.frames",
         instead="Take the setting as a parameter.",
     ),
