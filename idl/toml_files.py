@@ -45,6 +45,11 @@ class TomlText:
         return f"{self.name}:{self.lines[place]}" if place else self.name
 
 
+def find_toml(candidates: Iterable[Path]) -> Path | None:
+    """The first of the files that is there."""
+    return next((path for path in candidates if path.exists()), None)
+
+
 def read_toml(path: Path) -> TomlText:
     """What the file says. Raises `BadFile`, also for a file that strangers could have written."""
     return parse_toml(_read(path), str(path))

@@ -93,8 +93,8 @@ LAYERS = {
     "clients.machine":                  "",
 
     # coordinator: the transaction service. Its decision log is a log, so that one module uses ours.
-    "coordinator.__main__":             "coordinator.* mqserver.storage.disk "
-                                        f"mqserver.errors {WIRE}",
+    "coordinator.__main__":             "coordinator.* mqserver.storage.disk mqserver.errors "
+                                        f"idl.settings idl.toml_files idl.logs {WIRE}",
     "coordinator.coordination":         "coordinator.interfaces coordinator.service "
                                         "coordinator.timeouts "
                                         f"{LIVE} coordinator.transactions {CALLS} idl.otids",
@@ -123,7 +123,8 @@ LAYERS = {
 
     # mqserver: a node. interfaces → distribution → queues → transactions → storage → errors.
     # The module that composes the node chooses a backend; all others see the contract.
-    "~mqserver.__main__":               f"mqserver.* {WIRE}",
+    "~mqserver.__main__":               "mqserver.* idl.settings idl.toml_files idl.logs "
+                                        f"{WIRE}",
     "mqserver.permissions":             f"idl.orb.audit idl.toml_files {CALLS}",
     "~mqserver.interfaces.*":           "mqserver.interfaces.* mqserver.distribution.* "
                                         f"mqserver.compensation {QUEUES} {WIRE}",
@@ -221,6 +222,8 @@ LAYERS = {
     "idl.local":                        f"idl.proxies idl.dispatch {CALLS}",
     "idl.proxies":                      CALLS,
     "idl.dispatch":                     CALLS,
+    "idl.settings":                     "idl.toml_files idl.call idl.mapping",
+    "idl.logs":                         f"idl.otids idl.call {WORDS}",
     "idl.access":                       f"idl.call {WORDS}",
     "idl.call":                         WORDS,
     "idl.wire":                         "",
@@ -294,7 +297,7 @@ DOORS = (
         "the environment and the command line",
         things="os.environ os.environb os.getenv os.getenvb os.putenv os.unsetenv sys.argv",
         keepers="clients.config clients.cli clients.tx_command clients.probes "
-        "clients.demo *.__main__ idl.orb.frames",
+        "clients.demo *.__main__ idl.settings idl.orb.frames",
         instead="Take the setting as a parameter.",
     ),
     Door(
