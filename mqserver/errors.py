@@ -7,8 +7,11 @@
     ├── QueueError
     │   ├── QueueNotFound
     │   ├── QueueExists
-    │   └── QueueInUse
+    │   ├── QueueInUse
+    │   ├── QueueDisabled
+    │   └── QueueFull
     ├── MessageNotFound
+    ├── LimitExceeded             more than this node allows at once
     ├── BranchEnded               what comes late is refused
     ├── ReservationError
     │   ├── ReservationNotFound
@@ -64,6 +67,18 @@ class QueueExists(QueueError):
 
 class QueueInUse(QueueError):
     """The queue holds messages, or transactions and consumers work on it."""
+
+
+class QueueDisabled(QueueError):
+    """The queue, or the whole node, is switched off. An operator switches it on."""
+
+
+class QueueFull(QueueError):
+    """The queue has reached its limit. Get messages, or raise the limit."""
+
+
+class LimitExceeded(MqError):
+    """More is asked for than this node allows; nothing was changed. Ask for less at once."""
 
 
 class MessageNotFound(MqError):

@@ -1,0 +1,305 @@
+"""What arrives in queues: a storage that tells listeners what can be had now, after it is so.
+
+`WatchedStorage` stands before any storage and remembers what each branch stored and took. When the
+branch has ended it tells what is there now that was not to be had before: what a commit added, and
+what a rollback gave back. It also tells of the ends themselves, however they came about. It decides
+nothing, and knows neither clients nor events.
+
+An arrival is a hint: it may come late, twice, or for what somebody has taken meanwhile. Whoever
+works on a branch while another thread ends it may be told to look, without being told for what.
+Listeners are called by the thread that ended the branch: they are quick, and do not raise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from mqserver.storage.contract import (
+    BranchInfo,
+    ConsumerInfo,
+    Message,
+    NewMessage,
+    Outcome,
+    QueueInfo,
+    QueueSettings,
+    Selection,
+    Storage,
+    Vote,
+)
+
+
+class Arrival(NamedTuple):
+    """Messages that can be had now, one group for each key. Without keys: look what is there."""
+
+    queue: str
+    keys: tuple[int, ...]
+    groups: tuple[int, ...]
+
+
+Listener = Callable[[Arrival], None]
+EndListener = Callable[[bytes, Outcome], None]
+
+_COMMITTED = (Outcome.COMMITTED, Outcome.HEURISTICALLY_COMMITTED)
+
+
+class _Changes:
+    """What a branch has stored and taken: keys and groups by queue."""
+
+    __slots__ = ("is_over", "stored", "taken")
+
+    def __init__(self) -> None:
+        self.stored: list[tuple[str, Sequence[int], list[int]]] = []
+        self.taken: list[tuple[str, list[int], list[int]]] = []
+        self.is_over = False
+
+
+class WatchedStorage:
+    """A storage, and whoever wants to hear of it. See `Storage` for everything else."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._listeners: list[Listener] = []
+        self._end_listeners: list[EndListener] = []
+        self._changes: dict[bytes, _Changes] = {}
+        # Prepared before this start: what they did is not known here.
+        self._inherited = {
+            info.branch for info in storage.branches() if info.outcome is Outcome.PREPARED
+        }
+
+    def listen(self, listener: Listener) -> None:
+        """The listener is told of every arrival from now on."""
+        self._listeners.append(listener)
+
+    def listen_to_ends(self, listener: EndListener) -> None:
+        """The listener is told of every branch that is prepared or has ended from now on."""
+        self._end_listeners.append(listener)
+
+    # --- Telling
+
+    def _note(self, branch: bytes) -> _Changes:
+        found = self._changes.get(branch)
+        return self._changes.setdefault(branch, _Changes()) if found is None else found
+
+    def _drop_if_empty(self, branch: bytes, changes: _Changes) -> None:
+        if not changes.stored and not changes.taken:
+            changes.is_over = True
+            self._changes.pop(branch, None)
+
+    def _look(self, queue: str) -> None:
+        self._tell(Arrival(queue, (), ()))
+
+    def _tell(self, arrival: Arrival) -> None:
+        for listener in self._listeners:
+            listener(arrival)
+
+    def _ended(self, branch: bytes, outcome: Outcome) -> None:
+        """The branch is over, and what it changed is to be had."""
+        changes = self._changes.pop(branch, None)
+        if changes is not None:
+            # Before the lists are read: whoever adds to them afterwards sees this, and tells.
+            changes.is_over = True
+            if outcome in _COMMITTED:
+                self._tell_stored(changes)
+            else:
+                self._tell_returned(changes)
+        elif branch in self._inherited:
+            self._inherited.discard(branch)
+            for info in self._storage.queues():
+                self._look(info.name)
+        for listener in self._end_listeners:
+            listener(branch, outcome)
+
+    def _tell_stored(self, changes: _Changes) -> None:
+        own = {key for _, keys, _ in changes.taken for key in keys} if changes.taken else ()
+        for queue, keys, groups in changes.stored:
+            if not own:
+                self._tell(Arrival(queue, tuple(keys), tuple(groups)))
+                continue
+            left = [(k, g) for k, g in zip(keys, groups, strict=True) if k not in own]
+            if left:
+                self._tell(Arrival(queue, *map(tuple, zip(*left, strict=True))))
+
+    def _tell_returned(self, changes: _Changes) -> None:
+        own = {key for _, keys, _ in changes.stored for key in keys}
+        for queue, keys, groups in changes.taken:
+            left = [(k, g) for k, g in zip(keys, groups, strict=True) if k not in own]
+            if left:
+                self._tell(Arrival(queue, *map(tuple, zip(*left, strict=True))))
+
+    # --- Actions of a branch
+
+    def store(self, branch: bytes, queue: str, messages: Sequence[NewMessage]) -> range:
+        """See `Storage.store`."""
+        changes = self._note(branch)
+        try:
+            keys = self._storage.store(branch, queue, messages)
+        except BaseException:
+            self._drop_if_empty(branch, changes)
+            raise
+        changes.stored.append((queue, keys, [message.group for message in messages]))
+        if changes.is_over:
+            self._look(queue)
+        return keys
+
+    def take(self, branch: bytes, queue: str, selection: Selection, limit: int) -> list[Message]:
+        """See `Storage.take`."""
+        changes = self._note(branch)
+        try:
+            taken = self._storage.take(branch, queue, selection, limit)
+        except BaseException:
+            self._drop_if_empty(branch, changes)
+            raise
+        self._note_taken(changes, queue, taken)
+        return taken
+
+    def take_keys(
+        self, branch: bytes, queue: str, keys: Sequence[int], timeout_s: float
+    ) -> list[Message]:
+        """See `Storage.take_keys`."""
+        changes = self._note(branch)
+        try:
+            taken = self._storage.take_keys(branch, queue, keys, timeout_s)
+        except BaseException:
+            self._drop_if_empty(branch, changes)
+            raise
+        self._note_taken(changes, queue, taken)
+        return taken
+
+    def _note_taken(self, changes: _Changes, queue: str, taken: list[Message]) -> None:
+        if taken:
+            keys = [message.key for message in taken]
+            changes.taken.append((queue, keys, [message.group for message in taken]))
+        if changes.is_over:
+            self._look(queue)
+
+    def raise_mark(self, branch: bytes, application: str, version: int) -> None:
+        """See `Storage.raise_mark`."""
+        self._storage.raise_mark(branch, application, version)
+
+    # --- Ends of a branch
+
+    def prepare(self, branch: bytes, recovery: bytes) -> Vote:
+        """See `Storage.prepare`."""
+        vote = self._storage.prepare(branch, recovery)
+        if vote is Vote.READ_ONLY:
+            self._ended(branch, Outcome.ROLLED_BACK)
+        else:
+            for listener in self._end_listeners:
+                listener(branch, Outcome.PREPARED)
+        return vote
+
+    def commit(self, branch: bytes, force: bool = True) -> Outcome:
+        """See `Storage.commit`."""
+        outcome = self._storage.commit(branch, force)
+        if outcome is Outcome.COMMITTED:
+            self._ended(branch, outcome)
+        return outcome
+
+    def commit_one_phase(self, branch: bytes) -> None:
+        """See `Storage.commit_one_phase`."""
+        self._storage.commit_one_phase(branch)
+        self._ended(branch, Outcome.COMMITTED)
+
+    def rollback(self, branch: bytes) -> Outcome:
+        """See `Storage.rollback`."""
+        outcome = self._storage.rollback(branch)
+        if outcome is Outcome.ROLLED_BACK:
+            self._ended(branch, outcome)
+        return outcome
+
+    def resolve(self, branch: bytes, commit: bool) -> None:
+        """See `Storage.resolve`."""
+        self._storage.resolve(branch, commit)
+        committed, rolled_back = (
+            Outcome.HEURISTICALLY_COMMITTED,
+            Outcome.HEURISTICALLY_ROLLED_BACK,
+        )
+        self._ended(branch, committed if commit else rolled_back)
+
+    def forget(self, branch: bytes) -> None:
+        """See `Storage.forget`."""
+        self._storage.forget(branch)
+
+    def outcome(self, branch: bytes) -> Outcome:
+        """See `Storage.outcome`."""
+        return self._storage.outcome(branch)
+
+    def branches(self) -> list[BranchInfo]:
+        """See `Storage.branches`."""
+        return self._storage.branches()
+
+    # --- Queues, reading, reservations, the storage itself
+
+    def create_queue(self, name: str, settings: QueueSettings) -> None:
+        """See `Storage.create_queue`."""
+        self._storage.create_queue(name, settings)
+
+    def change_queue(self, name: str, settings: QueueSettings) -> None:
+        """See `Storage.change_queue`."""
+        self._storage.change_queue(name, settings)
+
+    def delete_queue(self, name: str) -> None:
+        """See `Storage.delete_queue`."""
+        self._storage.delete_queue(name)
+
+    def queues(self) -> list[QueueInfo]:
+        """See `Storage.queues`."""
+        return self._storage.queues()
+
+    def queue(self, name: str) -> QueueInfo:
+        """See `Storage.queue`."""
+        return self._storage.queue(name)
+
+    def read(self, queue: str, key: int) -> Message | None:
+        """See `Storage.read`."""
+        return self._storage.read(queue, key)
+
+    def browse(self, queue: str, selection: Selection, after: int, limit: int) -> list[Message]:
+        """See `Storage.browse`."""
+        return self._storage.browse(queue, selection, after, limit)
+
+    def mark(self, application: str) -> int:
+        """See `Storage.mark`."""
+        return self._storage.mark(application)
+
+    def reserve(
+        self, consumer: str, queue: str, selection: Selection, after: int, limit: int
+    ) -> int:
+        """See `Storage.reserve`."""
+        return self._storage.reserve(consumer, queue, selection, after, limit)
+
+    def reserved(self, consumer: str, number: int) -> int:
+        """See `Storage.reserved`."""
+        return self._storage.reserved(consumer, number)
+
+    def fetch(self, consumer: str, number: int, start: int, stop: int) -> list[Message]:
+        """See `Storage.fetch`."""
+        return self._storage.fetch(consumer, number, start, stop)
+
+    def finish(self, consumer: str, upto: int) -> None:
+        """See `Storage.finish`."""
+        self._storage.finish(consumer, upto)
+
+    def consumers(self) -> list[ConsumerInfo]:
+        """See `Storage.consumers`."""
+        return self._storage.consumers()
+
+    def drop_consumer(self, consumer: str) -> None:
+        """See `Storage.drop_consumer`; what it had reserved is announced."""
+        queues = [known.queue for known in self._storage.consumers() if known.consumer == consumer]
+        self._storage.drop_consumer(consumer)
+        for queue in queues:
+            self._look(queue)
+
+    def force(self) -> None:
+        """See `Storage.force`."""
+        self._storage.force()
+
+    def checkpoint(self) -> None:
+        """See `Storage.checkpoint`."""
+        self._storage.checkpoint()
+
+    def close(self) -> None:
+        """See `Storage.close`."""
+        self._storage.close()

@@ -1,0 +1,385 @@
+"""`Mq_Node`: bulk work, push-down and reservations, for the client library and Spark.
+
+Thin: who may, what the branch is called, and the translation of batches. The rules of requests are
+in `work.py`, those of queues in `queues.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from idl import system
+from idl.call import Call
+from idl.cos import Status, Vote, otid_t
+from idl.mapping import InvalidValue
+from idl.mq import (
+    Mq_Node,
+    mqBatch,
+    mqBranch,
+    mqCompletion,
+    mqKeyList,
+    mqKeyListList,
+    mqNodeInfo,
+    mqSelection,
+    mqTaken,
+    mqWork,
+    mqWorkList,
+)
+from idl.otids import check_branch, split_otid
+from mqserver.errors import BranchEnded, LimitExceeded, ReservationNotFound
+from mqserver.interfaces.parts import Parts
+from mqserver.interfaces.reservations import Reservations
+from mqserver.interfaces.translation import (
+    key_texts,
+    new_messages,
+    payload_bytes,
+    selection_of,
+    taken_of,
+    translating,
+)
+from mqserver.permissions import Right
+from mqserver.queues import key_number
+from mqserver.storage.contract import Message, NewMessage, Outcome
+from mqserver.transactions.joining import PREFIX
+from mqserver.transactions.resource import branch_id
+from mqserver.transactions.work import Branch, Done, outcome_of
+
+NULL_FORMAT_ID = -1
+WAIT_MS_MAX = 60_000
+LISTS_PER_BRANCH_MAX = 100
+
+_op = translating(Mq_Node)
+
+
+class NodeServant:
+    """See `Mq_Node`."""
+
+    def __init__(self, parts: Parts, reservations: Reservations) -> None:
+        self._parts = parts
+        self._queues = parts.queues
+        self._work = parts.work
+        self._reservations = reservations
+        self._message_bytes_max = parts.queues.limits.message_bytes_max
+        # A list that the branch holds is read in pieces, so that it may be longer than an answer.
+        self._list_bytes_max = parts.work.limits.branch_bytes_max
+
+    @_op
+    def getNode(self) -> mqNodeInfo:
+        """See `Mq_Node.getNode`."""
+        self._parts.entered()
+        return mqNodeInfo(self._parts.name, self._parts.coordinator, self._message_bytes_max)
+
+    @_op
+    def countMessages(self, queue: str) -> int:
+        """See `Mq_Node.countMessages`."""
+        self._parts.check(self._parts.entered(), queue, Right.BROWSE, "countMessages")
+        self._queues.check_usable(queue)
+        return self._queues.info(queue).visible
+
+    # --- Putting and getting
+
+    @_op
+    def putMany(self, branch: mqBranch, request: int, queue: str, messages: mqBatch) -> mqKeyList:
+        """See `Mq_Node.putMany`."""
+        call = self._parts.entered()
+        self._parts.check(call, queue, Right.WRITE, "putMany")
+        self._check_count(len(messages.payloads))
+        new = self._new(messages, call)
+        if branch.otid.formatID == NULL_FORMAT_ID:
+            return self._put_alone(call, queue, new)
+
+        def put(found: Branch) -> Done:
+            return Done(self._store(found, queue, new))
+
+        keys = self._request(call, branch, request, "put", put)
+        return key_texts(keys)
+
+    def _put_alone(self, call: Call, queue: str, new: list[NewMessage]) -> mqKeyList:
+        def put(branch: bytes) -> Done:
+            keys = self._queues.store(branch, queue, new) if new else range(0)
+            return Done(keys, is_changed=bool(new))
+
+        try:
+            return key_texts(self._work.alone(call.request_id, call.principal.name, put))
+        except BranchEnded as over:
+            if outcome_of(over) is not Outcome.COMMITTED:
+                raise
+            # They are there, put before a restart; which keys they got is forgotten.
+            return ()
+
+    def _store(self, found: Branch, queue: str, new: list[NewMessage]) -> range:
+        if not new:
+            return range(0)
+        size = sum([len(message.payload) for message in new])
+        self._work.count_stored(found, len(new), size)
+        keys = self._queues.store(found.id, queue, new)
+        found.stored += len(new)
+        found.stored_bytes += size
+        return keys
+
+    @_op
+    def getMany(
+        self,
+        branch: mqBranch,
+        request: int,
+        queue: str,
+        selection: mqSelection,
+        count: int,
+        wait: int,
+    ) -> mqTaken:
+        """See `Mq_Node.getMany`."""
+        call = self._parts.entered()
+        self._parts.check(call, queue, Right.READ, "getMany")
+        wanted = selection_of(selection)
+        wait_s = min(wait, WAIT_MS_MAX) / 1000
+
+        def take(branch: bytes) -> list[Message]:
+            return self._queues.take(branch, queue, wanted, count, wait_s)
+
+        return self._take(call, branch, request, "get", take)
+
+    @_op
+    def getKeys(self, branch: mqBranch, request: int, queue: str, keys: mqKeyList) -> mqTaken:
+        """See `Mq_Node.getKeys`."""
+        call = self._parts.entered()
+        self._parts.check(call, queue, Right.READ, "getKeys")
+        self._check_count(len(keys))
+        self._queues.check_usable(queue)
+        numbers = [key_number(queue, key) for key in keys]
+
+        def take(branch: bytes) -> list[Message]:
+            return self._queues.take_keys(branch, queue, numbers, self._parts.lock_wait_s)
+
+        return self._take(call, branch, request, "get by key", take)
+
+    def _take(
+        self,
+        call: Call,
+        branch: mqBranch,
+        request: int,
+        kind: str,
+        take: Callable[[bytes], list[Message]],
+    ) -> mqTaken:
+        def take_alone(branch: bytes) -> Done:
+            messages = take(branch)
+            return Done(taken_of(messages), payload_bytes(messages), bool(messages))
+
+        def take_within(found: Branch) -> Done:
+            messages = take(found.id)
+            found.taken += len(messages)
+            return Done(taken_of(messages), payload_bytes(messages))
+
+        taken: mqTaken
+        if branch.otid.formatID == NULL_FORMAT_ID:
+            taken = self._work.alone(call.request_id, call.principal.name, take_alone)
+        else:
+            taken = self._request(call, branch, request, kind, take_within)
+        return taken
+
+    @_op
+    def browse(self, queue: str, selection: mqSelection, after: str, count: int) -> mqTaken:
+        """See `Mq_Node.browse`."""
+        self._parts.check(self._parts.entered(), queue, Right.BROWSE, "browse")
+        if after and not after.isdigit():
+            raise system.BAD_PARAM(f"{after!r} is not a key")
+        behind = int(after or 0)
+        return taken_of(self._queues.browse(queue, selection_of(selection), behind, count))
+
+    # --- Branches
+
+    @_op
+    def pushDown(
+        self, branch: mqBranch, request: int, work: mqWorkList, completion: mqCompletion
+    ) -> tuple[Status, bool, mqKeyListList]:
+        """See `Mq_Node.pushDown`."""
+        call = self._parts.entered()
+        prepared = self._read_work(call, work)
+        recovery = self._recovery(branch)
+
+        def push(found: Branch) -> tuple[range, ...]:
+            return tuple([self._do(found, *each) for each in prepared])
+
+        status, is_read_only, keys = self._work.push_down(
+            self._branch_id(branch), call.principal.name, request, push, completion, recovery
+        )
+        if keys is None:
+            return status, is_read_only, tuple(() for _ in work)
+        return status, is_read_only, tuple([key_texts(each) for each in keys])
+
+    def _read_work(
+        self, call: Call, work: mqWorkList
+    ) -> list[tuple[str, list[NewMessage], list[int]]]:
+        """Everything is checked before anything is done."""
+        self._check_count(sum([len(each.puts.payloads) + len(each.removes) for each in work]))
+        position = 0
+        prepared = []
+        for each in work:
+            prepared.append(self._read_one(call, each, position))
+            position += len(each.puts.payloads)
+        return prepared
+
+    def _read_one(
+        self, call: Call, work: mqWork, position: int
+    ) -> tuple[str, list[NewMessage], list[int]]:
+        if work.puts.payloads or not work.removes:
+            self._parts.check(call, work.queue, Right.WRITE, "pushDown")
+        if work.removes:
+            self._parts.check(call, work.queue, Right.READ, "pushDown")
+        removes = [key_number(work.queue, key) for key in work.removes]
+        return work.queue, self._new(work.puts, call, position), removes
+
+    def _do(self, found: Branch, queue: str, new: list[NewMessage], removes: list[int]) -> range:
+        keys = self._store(found, queue, new)
+        # One by one: nothing of them is sent back, so that any number of large ones will do.
+        for key in removes:
+            self._queues.take_keys(found.id, queue, [key], self._parts.lock_wait_s)
+            found.taken += 1
+        return keys
+
+    @_op
+    def prepareBranch(self, branch: mqBranch, messages: int) -> Vote:
+        """See `Mq_Node.prepareBranch`."""
+        call = self._parts.entered()
+        recovery = self._recovery(branch)
+        return self._work.prepare(self._branch_id(branch), call.principal.name, recovery, messages)
+
+    @_op
+    def rollbackBranch(self, branch: mqBranch) -> None:
+        """See `Mq_Node.rollbackBranch`."""
+        call = self._parts.entered()
+        self._work.rollback(self._branch_id(branch), call.principal.name)
+
+    @_op
+    def getOutcome(self, otid: otid_t) -> Status:
+        """See `Mq_Node.getOutcome`."""
+        caller = self._parts.entered().principal.name
+        try:
+            gtrid, name = split_otid(otid)
+        except InvalidValue:
+            return Status.NO_TRANSACTION
+        permissions = self._parts.permissions
+        sees_all = permissions.is_operator(caller) or permissions.is_coordinator(caller)
+        return self._work.outcome(gtrid, name, caller, sees_all)
+
+    @_op
+    def getVersion(self, application: str) -> int:
+        """See `Mq_Node.getVersion`."""
+        self._parts.entered()
+        return self._parts.storage.mark(application)
+
+    # --- Frozen lists of a branch
+
+    @_op
+    def lockMany(
+        self, branch: mqBranch, name: str, queue: str, selection: mqSelection, count: int
+    ) -> int:
+        """See `Mq_Node.lockMany`."""
+        call = self._parts.entered()
+        self._parts.check(call, queue, Right.READ, "lockMany")
+        self._queues.check_usable(queue)
+        found = self._work.find_or_begin(self._branch_id(branch), call.principal.name)
+        with found.lock:
+            if name not in found.lists:
+                if len(found.lists) >= LISTS_PER_BRANCH_MAX:
+                    raise LimitExceeded(f"{LISTS_PER_BRANCH_MAX} lists in one branch")
+                most = min(count, self._work.limits.branch_messages_max)
+                wanted = selection_of(selection)
+                taken = self._queues.take_now(found.id, queue, wanted, most, self._list_bytes_max)
+                found.taken += len(taken)
+                found.lists[name] = taken
+            return len(found.lists[name])
+
+    @_op
+    def fetchLocked(self, branch: mqBranch, name: str, start: int, stop: int) -> mqTaken:
+        """See `Mq_Node.fetchLocked`."""
+        call = self._parts.entered()
+        found = self._work.find(self._branch_id(branch), call.principal.name)
+        messages = found.lists.get(name)
+        if messages is None:
+            raise ReservationNotFound(name, 0)
+        return taken_of(self._fitting(messages[start:stop]))
+
+    def _fitting(self, messages: list[Message]) -> list[Message]:
+        """As many of the first as fit into an answer, and at least one."""
+        size = 0
+        for position, message in enumerate(messages):
+            size += len(message.payload)
+            if size > self._queues.limits.bytes_soft_max and position:
+                return messages[:position]
+        return messages
+
+    # --- Reservations
+
+    @_op
+    def reserve(
+        self,
+        consumer: str,
+        queue: str,
+        selection: mqSelection,
+        after: int,
+        count: int,
+        wait: int,
+    ) -> int:
+        """See `Mq_Node.reserve`."""
+        call = self._parts.entered()
+        self._parts.check(call, queue, Right.READ, "reserve")
+        wait_s = min(wait, WAIT_MS_MAX) / 1000
+        wanted = selection_of(selection)
+        return self._reservations.reserve(call, consumer, queue, wanted, after, count, wait_s)
+
+    @_op
+    def getReservationSize(self, consumer: str, reservation: int) -> int:
+        """See `Mq_Node.getReservationSize`."""
+        return self._reservations.size(self._parts.entered(), consumer, reservation)
+
+    @_op
+    def fetchReserved(self, consumer: str, reservation: int, start: int, stop: int) -> mqTaken:
+        """See `Mq_Node.fetchReserved`."""
+        call = self._parts.entered()
+        return taken_of(self._reservations.fetch(call, consumer, reservation, start, stop))
+
+    @_op
+    def finishReservations(self, consumer: str, upto: int) -> None:
+        """See `Mq_Node.finishReservations`."""
+        self._reservations.finish(self._parts.entered(), consumer, upto)
+
+    @_op
+    def getFinished(self, consumer: str) -> int:
+        """See `Mq_Node.getFinished`."""
+        return self._reservations.finished(self._parts.entered(), consumer)
+
+    # --- What they have in common
+
+    def _request(
+        self,
+        call: Call,
+        branch: mqBranch,
+        number: int,
+        kind: str,
+        act: Callable[[Branch], Done],
+    ) -> Any:
+        return self._work.request(self._branch_id(branch), call.principal.name, number, kind, act)
+
+    def _new(self, batch: mqBatch, call: Call, position: int = 0) -> list[NewMessage]:
+        now_us = self._parts.now_us()
+        return new_messages(batch, now_us, call.principal.name, self._message_bytes_max, position)
+
+    def _check_count(self, count: int) -> None:
+        if count > self._parts.messages_per_call_max:
+            raise LimitExceeded(f"{self._parts.messages_per_call_max} messages in one call")
+
+    def _branch_id(self, branch: mqBranch) -> bytes:
+        try:
+            gtrid, qualifier = split_otid(branch.otid)
+            name = check_branch(branch.name)
+        except InvalidValue as wrong:
+            raise system.BAD_PARAM(str(wrong)) from wrong
+        if qualifier or name.startswith(PREFIX):
+            raise system.BAD_PARAM("a branch is named beside the transaction, and not as a node's")
+        return branch_id(gtrid, name)
+
+    def _recovery(self, branch: mqBranch) -> bytes:
+        if branch.recovery is None:
+            return b""
+        return self._parts.orb.reference_of(branch.recovery).encode()

@@ -1,0 +1,299 @@
+"""Between the wire and a node: messages in columns and one by one, and what went wrong, in words.
+
+`ERRORS` is the table of errors: what may happen inside a node, and what the caller is told. Where
+an operation does not declare that exception, it is told a standard one. Pure.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar, cast
+
+from idl import mq, system
+from idl.cos import Status
+from idl.mapping import UserException, operations_of
+from idl.mq import (
+    USEC_PER_SEC,
+    DigestMismatch,
+    mqAttribList,
+    mqAttribute,
+    mqBatch,
+    mqHeader,
+    mqKeyList,
+    mqSelection,
+    mqTaken,
+    mqTimestamp,
+)
+from mqserver import errors
+from mqserver.queues import key_text
+from mqserver.storage.contract import EVERYTHING, Attributes, Message, NewMessage, Selection
+from mqserver.transactions.work import status_of
+
+log = logging.getLogger("oncemq.node")
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+UNSIGNED_LONG_MAX = 2**32 - 1
+NOWHEN = mqTimestamp(0, 0)
+
+# --- What comes in -------------------------------------------------------------------------------
+
+
+def new_messages(
+    batch: mqBatch, now_us: int, sender: str, message_bytes_max: int, position: int = 0
+) -> list[NewMessage]:
+    """The messages of a batch, each with the digest that came with it, which is checked."""
+    payloads, digests = batch.payloads, batch.digests
+    crc32 = zlib.crc32
+    for payload, digest in zip(payloads, digests):  # noqa: B905
+        if crc32(payload) != digest:
+            raise DigestMismatch(position)
+        if len(payload) > message_bytes_max:
+            raise errors.LimitExceeded(f"{message_bytes_max} bytes in one message")
+        position += 1
+    if len(payloads) == 1:
+        return [_only_message(batch, now_us, sender)]
+    count = len(payloads)
+    zeros = [0] * count
+    return list(
+        map(
+            NewMessage,
+            payloads,
+            digests,
+            batch.priorities or zeros,
+            batch.groups or zeros,
+            [_microseconds(time) for time in batch.times] or [now_us] * count,
+            batch.senders or [sender] * count,
+            [_pairs(attribs) for attribs in batch.attribs] or [()] * count,
+        )
+    )
+
+
+def _only_message(batch: mqBatch, now_us: int, sender: str) -> NewMessage:
+    return NewMessage(
+        batch.payloads[0],
+        batch.digests[0],
+        batch.priorities[0] if batch.priorities else 0,
+        batch.groups[0] if batch.groups else 0,
+        _microseconds(batch.times[0]) if batch.times else now_us,
+        batch.senders[0] if batch.senders else sender,
+        _pairs(batch.attribs[0]) if batch.attribs else (),
+    )
+
+
+def new_message(
+    header: mqHeader, attrib: mqAttribList, data: bytes, now_us: int, sender: str
+) -> NewMessage:
+    """One message with its header; the queue sets the time."""
+    return NewMessage(
+        data,
+        zlib.crc32(data),
+        header.priority,
+        header.groupID,
+        now_us,
+        header.senderID or sender,
+        _pairs(attrib),
+    )
+
+
+def selection_of(wanted: mqSelection) -> Selection:
+    """Which messages are meant."""
+    if not wanted.groupID and not wanted.priorityMin and not wanted.attribs:
+        return EVERYTHING
+    return Selection(wanted.groupID, wanted.priorityMin, _pairs(wanted.attribs))
+
+
+def _pairs(attribs: mqAttribList) -> Attributes:
+    return tuple([(pair.key, pair.value) for pair in attribs])
+
+
+def _microseconds(time: mqTimestamp) -> int:
+    return time.mq_sec * USEC_PER_SEC + time.mq_usec
+
+
+# --- What goes out -------------------------------------------------------------------------------
+
+
+def key_texts(keys: Iterable[int]) -> mqKeyList:
+    """Keys as clients know them."""
+    return tuple([key_text(key) for key in keys])
+
+
+def taken_of(messages: Sequence[Message]) -> mqTaken:
+    """Messages in columns; what is the default for all is left out."""
+    if not messages:
+        return NOTHING_TAKEN
+    keys, payloads, digests, priorities, groups, times, senders, attributes = zip(
+        *messages, strict=True
+    )
+    return mqTaken(
+        key_texts(keys),
+        mqBatch(
+            payloads,
+            digests,
+            priorities if any(priorities) else (),
+            groups if any(groups) else (),
+            _timestamps(times),
+            senders if any(senders) else (),
+            tuple([_attribs(pairs) for pairs in attributes]) if any(attributes) else (),
+        ),
+    )
+
+
+NOTHING_TAKEN = mqTaken((), mqBatch((), (), (), (), (), (), ()))
+
+
+def payload_bytes(messages: Iterable[Message]) -> int:
+    """How many bytes the payloads have together."""
+    return sum([len(message.payload) for message in messages])
+
+
+def header_of(message: Message) -> mqHeader:
+    """The header of one message."""
+    (time,) = _timestamps((message.time_us,))
+    return mqHeader(message.priority, message.group, time, message.sender)
+
+
+def attribs_of(message: Message) -> mqAttribList:
+    """The attributes of one message."""
+    return _attribs(message.attributes)
+
+
+def _attribs(pairs: Attributes) -> mqAttribList:
+    return tuple([mqAttribute(key, value) for key, value in pairs])
+
+
+def _timestamps(times: Sequence[int]) -> tuple[mqTimestamp, ...]:
+    # Messages of one batch have the same time.
+    last, made = -1, NOWHEN
+    result = []
+    for time_us in times:
+        if time_us != last:
+            seconds, rest = divmod(time_us, USEC_PER_SEC)
+            last, made = time_us, mqTimestamp(min(max(seconds, 0), UNSIGNED_LONG_MAX), rest)
+        result.append(made)
+    return tuple(result)
+
+
+# --- What went wrong -----------------------------------------------------------------------------
+
+
+def _first(error: errors.MqError, otherwise: object = "") -> Any:
+    return error.args[0] if error.args else otherwise
+
+
+def _number(error: errors.MqError) -> int:
+    return int(error.args[1]) if len(error.args) > 1 else 0
+
+
+def _key(error: errors.MqError) -> str:
+    key = error.args[1] if len(error.args) > 1 else ""
+    return key_text(key) if isinstance(key, int) else str(key)[: mq.KEY_LENGTH]
+
+
+Told = UserException | system.SystemException
+_NO, _MAYBE = system.Completion.NO, system.Completion.MAYBE
+
+# What happened here, what the caller is told, and what where the operation does not declare that.
+ERRORS: dict[type[errors.MqError], tuple[Callable[[Any], Told], Callable[[Any], Told]]] = {
+    errors.QueueDisabled: (
+        lambda e: mq.QueueDisabled(_first(e)),
+        lambda e: system.TRANSIENT(str(e)),
+    ),
+    errors.QueueNotFound: (
+        lambda e: mq.QueueNotFound(_first(e)),
+        lambda e: system.OBJECT_NOT_EXIST(str(e)),
+    ),
+    errors.QueueFull: (
+        lambda e: mq.QueueFull(_first(e), _number(e)),
+        lambda e: system.IMP_LIMIT(str(e)),
+    ),
+    errors.QueueExists: (
+        lambda e: mq.QueueExists(_first(e)),
+        lambda e: system.BAD_PARAM(str(e)),
+    ),
+    errors.QueueInUse: (
+        lambda e: mq.QueueInUse(_first(e), 0),
+        lambda e: system.BAD_PARAM(str(e)),
+    ),
+    errors.MessageNotFound: (
+        lambda e: mq.MessageNotFound(_first(e), _key(e)),
+        lambda e: system.OBJECT_NOT_EXIST(str(e)),
+    ),
+    errors.LockTimeout: (
+        lambda e: mq.LockTimeout(_first(e), _key(e)),
+        lambda e: system.TRANSIENT(str(e)),
+    ),
+    errors.Deadlock: (
+        lambda e: mq.Deadlock(str(_first(e))),
+        lambda e: system.TRANSACTION_ROLLEDBACK(str(e), system.Completion.YES),
+    ),
+    errors.BranchEnded: (
+        lambda e: mq.BranchEnded(status_of(e)),
+        lambda e: _over(e),
+    ),
+    errors.ReservationOutdated: (
+        lambda e: mq.ReservationOutdated(_number(e)),
+        lambda e: system.BAD_PARAM(str(e)),
+    ),
+    errors.ReservationNotFound: (
+        lambda e: mq.ReservationNotFound(_number(e)),
+        lambda e: system.BAD_PARAM(str(e)),
+    ),
+}
+# What no operation declares.
+_UNDECLARED: dict[type[errors.MqError], Callable[[Any], Told]] = {
+    errors.LimitExceeded: lambda e: system.IMP_LIMIT(str(e), _NO),
+    errors.ReservationError: lambda e: system.BAD_PARAM(str(e), _NO),
+    errors.StorageFull: lambda e: system.IMP_LIMIT(str(e), _NO),
+    errors.StorageError: lambda e: system.INTERNAL(_hidden(e), _MAYBE),
+    errors.MqError: lambda e: system.INTERNAL(_hidden(e), _MAYBE),
+}
+
+
+def _over(error: errors.BranchEnded) -> Told:
+    status = status_of(error)
+    if status is Status.ROLLED_BACK:
+        return system.TRANSACTION_ROLLEDBACK(
+            "the transaction was rolled back", system.Completion.YES
+        )
+    return system.INVALID_TRANSACTION("the transaction is being ended, and takes no more work")
+
+
+def _hidden(error: errors.MqError) -> str:
+    # Files and offsets are for the operator of the node, who finds them in its log.
+    log.error("the storage cannot do its work: %s", error)
+    return f"{type(error).__doc__} The node's log has the details."
+
+
+def told(error: errors.MqError, declared: tuple[type[UserException], ...]) -> Told:
+    """What the caller of an operation that declares these exceptions is told."""
+    for kind in type(error).__mro__:
+        if kind in ERRORS:
+            as_declared, otherwise = ERRORS[kind]
+            made = as_declared(error)
+            return made if isinstance(made, declared) else otherwise(error)
+        if kind in _UNDECLARED:
+            return _UNDECLARED[kind](error)
+    raise AssertionError(f"{type(error).__name__} has no row")
+
+
+def translating(interface: type) -> Callable[[F], F]:
+    """Of an operation of this interface: what went wrong inside is told in the wire's words."""
+
+    def decorate(function: F) -> F:
+        declared = operations_of(interface)[function.__name__].raises
+
+        @functools.wraps(function)
+        def translated(*arguments: Any) -> Any:
+            try:
+                return function(*arguments)
+            except errors.MqError as error:
+                raise told(error, declared) from error
+
+        return cast(F, translated)
+
+    return decorate

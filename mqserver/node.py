@@ -1,0 +1,204 @@
+"""A node, put together: storage, queues, work, resources, and the objects that it publishes.
+
+It starts with what the storage brings back: branches in doubt can be called before anything else,
+and ask for their outcome in the background. It knows no process and no command line: `__main__.py`
+runs it, and so does the embedded client, each with an orb of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from idl import system
+from idl.call import Orb
+from idl.mapping import InvalidValue
+from idl.mq import Mq_Node
+from idl.otids import check_branch
+from idl.proxies import new_request_id
+from mqserver.arrivals import WatchedStorage
+from mqserver.errors import MqError
+from mqserver.interfaces.node import NodeServant
+from mqserver.interfaces.parts import Notifying, Parts
+from mqserver.interfaces.reservations import Reservations
+from mqserver.permissions import Permissions
+from mqserver.queues import QueueLimits, Queues
+from mqserver.storage.contract import Outcome, Storage
+from mqserver.transactions.joining import Joining
+from mqserver.transactions.orphans import AskingTimes, Orphans
+from mqserver.transactions.resource import Resources
+from mqserver.transactions.work import Work, WorkLimits
+
+log = logging.getLogger("oncemq.node")
+
+NODE = "node"
+ADMIN = "admin"
+STANDARD = "standard"
+FIFO = "fifo"
+
+PAUSE_S_MIN = 0.1
+SHUTDOWN_DELAY_S = 0.2
+CLOSE_S_MAX = 10.0
+
+
+@dataclass(frozen=True)
+class NodeSettings:
+    """How a node behaves. `is_shared`: other nodes have the same storage.
+
+    `creates_queues` false: only operators make queues. `enabled` false: it starts switched off.
+    """
+
+    creates_queues: bool = True
+    enabled: bool = True
+    is_shared: bool = False
+    queues_max: int = 10_000
+    message_bytes_max: int = 16 * 1024 * 1024
+    messages_per_call_max: int = 100_000
+    branches_per_principal_max: int = 1000
+    branch_messages_max: int = 1_000_000
+    branch_bytes_max: int = 256 * 1024 * 1024
+    lock_wait_s: float = 5.0
+    asking: AskingTimes = field(default_factory=AskingTimes)
+
+    def queue_limits(self) -> QueueLimits:
+        """What of it concerns queues."""
+        return QueueLimits(
+            queues_max=self.queues_max,
+            message_bytes_max=self.message_bytes_max,
+            is_creating=self.creates_queues,
+            is_shared=self.is_shared,
+        )
+
+    def work_limits(self) -> WorkLimits:
+        """What of it concerns branches."""
+        return WorkLimits(
+            branches_per_principal_max=self.branches_per_principal_max,
+            branch_messages_max=self.branch_messages_max,
+            branch_bytes_max=self.branch_bytes_max,
+        )
+
+
+class _Silent:
+    """In place of event channels."""
+
+    def start_notify(self, channel: str, queue: str, group: int) -> None:
+        raise system.NO_IMPLEMENT("this node has no event channels")
+
+
+class Node:
+    """One node. `start` it once; `close` it once. The orb is its maker's, who closes it."""
+
+    def __init__(
+        self,
+        orb: Orb,
+        storage: Storage,
+        *,
+        name: str,
+        coordinator: str = "",
+        permissions: Permissions | None = None,
+        settings: NodeSettings | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+        on_shutdown: Callable[[], None] = lambda: None,
+    ) -> None:
+        try:
+            check_branch(name)
+        except InvalidValue:
+            raise InvalidValue(
+                f"node name {name[:60]!r}: use 1 to 64 letters, digits, dots, hyphens, underscores"
+            ) from None
+        self.name = name
+        self.settings = settings or NodeSettings()
+        self._orb = orb
+        self._clock = clock
+        self._on_shutdown = on_shutdown
+        self.storage = WatchedStorage(storage)
+        self.queues = Queues(self.storage, clock, self.settings.queue_limits())
+        self.queues.set_enabled(self.settings.enabled)
+        self.resources = Resources(orb, self.storage)
+        self.orphans = Orphans(orb, self.resources, clock, self.settings.asking)
+        self.work = Work(self.storage, clock, self.orphans.heard_of, self.settings.work_limits())
+        self.channels: Notifying = _Silent()
+        self._parts = Parts(
+            name=name,
+            coordinator=coordinator,
+            orb=orb,
+            storage=self.storage,
+            queues=self.queues,
+            work=self.work,
+            joining=Joining(orb, self.resources, name, new_request_id()),
+            permissions=permissions or Permissions.everything(),
+            channels=self.channels,
+            wall_clock=wall_clock,
+            lock_wait_s=self.settings.lock_wait_s,
+            messages_per_call_max=self.settings.messages_per_call_max,
+            is_closing=lambda: self._is_closing,
+        )
+        self._is_closing = False
+        self._is_shutting_down = False
+        self._wakeup = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"node {name}", daemon=True)
+
+    def start(self) -> None:
+        """Everything can be called; what is in doubt asks for its outcome, in the background."""
+        self.storage.listen(self.queues.arrived)
+        self.storage.listen_to_ends(self.work.has_ended)
+        self.resources.publish()
+        self._thread.start()
+        reservations = Reservations(self._parts, self._clock)
+        self._orb.publish(NodeServant(self._parts, reservations), Mq_Node, NODE)
+        doubts = [i for i in self.storage.branches() if i.outcome is Outcome.PREPARED]
+        log.info(
+            "node %s: %d queues, %d branches in doubt",
+            self.name,
+            len(self.storage.queues()),
+            len(doubts),
+        )
+
+    def drain(self) -> None:
+        """Nothing new is begun, and nobody waits: calls that are running come to an end soon."""
+        self._is_closing = True
+        self.queues.close()
+
+    def close(self) -> None:
+        """Running work is rolled back, what is prepared is kept, and the storage is closed."""
+        self.drain()
+        self._wakeup.set()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join(CLOSE_S_MAX)
+        count = self.work.roll_back_running()
+        if count:
+            log.info("node %s: %d running branches are rolled back", self.name, count)
+        self.storage.close()
+        log.info("node %s: closed", self.name)
+
+    def shut_down(self) -> None:
+        """Whoever runs the node is told soon, after the answer to this call has gone out."""
+        self._is_shutting_down = True
+        self._wakeup.set()
+
+    # --- In the background
+
+    def _run(self) -> None:
+        self._tried(self.orphans.ask_at_once)
+        while not self._is_closing:
+            due = self._tried(self.orphans.ask_those_due)
+            pause_s = 1.0 if due is None else due - self._clock()
+            self._wakeup.wait(max(PAUSE_S_MIN, min(pause_s, 5.0)))
+            if self._is_shutting_down and not self._is_closing:
+                self._is_shutting_down = False
+                self._wakeup.clear()
+                self._wakeup.wait(SHUTDOWN_DELAY_S)
+                self._on_shutdown()
+
+    def _tried(self, work: Callable[[], float | None]) -> float | None:
+        if self._is_closing:
+            return None
+        try:
+            return work()
+        except (MqError, system.SystemException) as failed:
+            log.error("node %s: asking for outcomes failed: %s", self.name, failed)
+            return None

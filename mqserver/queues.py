@@ -1,0 +1,484 @@
+"""The named queues of a node: which there are, whether they are on, how full, and who waits.
+
+A queue comes into being when something is first put into it, unless that is forbidden; to whoever
+only reads, one that is missing looks empty. What a queue holds is kept by the storage; here are the
+settings as they were last seen, the limits, and those who wait for a message. It knows branches by
+their ids only, and neither clients nor permissions.
+
+What holds:
+
+1. Nobody stores more than the limits allow: what open branches have stored counts as well. Nodes
+   that share a storage do not wait for each other, so that together they may exceed a limit a bit.
+2. What one call takes has fewer bytes than `bytes_hard_max`, whatever the sizes of the messages, as
+   long as none is larger than `message_bytes_max`: so the answer can be sent.
+3. A waiting thread does not miss a message: it stands in line before it looks the last time.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from mqserver.arrivals import Arrival
+from mqserver.errors import (
+    LimitExceeded,
+    LockTimeout,
+    MessageNotFound,
+    QueueDisabled,
+    QueueExists,
+    QueueFull,
+    QueueNotFound,
+)
+from mqserver.storage.contract import (
+    EVERYTHING,
+    Message,
+    NewMessage,
+    QueueInfo,
+    QueueSettings,
+    Selection,
+    Storage,
+)
+
+KEY_DIGITS = 15
+PURGED_AT_ONCE = 1000
+WHOLE_NODE = "*"
+
+
+def key_text(number: int) -> str:
+    """The key as clients know it."""
+    return f"{number:015d}"
+
+
+def key_number(queue: str, text: str) -> int:
+    """The storage's key; raises `MessageNotFound` for a text that is none."""
+    if len(text) != KEY_DIGITS or not text.isascii() or not text.isdigit():
+        raise MessageNotFound(queue, text)
+    return int(text)
+
+
+@dataclass(frozen=True)
+class QueueLimits:
+    """What a node allows, and how it waits. `is_shared`: other nodes use the same storage."""
+
+    queues_max: int = 10_000
+    message_bytes_max: int = 16 * 1024 * 1024
+    is_creating: bool = True
+    is_shared: bool = False
+    bytes_soft_max: int = 16 * 1024 * 1024
+    bytes_hard_max: int = 48 * 1024 * 1024
+    recheck_s: float = 5.0
+    recheck_shared_s: float = 0.5
+
+
+class _Known:
+    """A queue as it was last seen. What it holds is at most `counted` and `counted_bytes`.
+
+    No message in it is larger than `largest`, unless other nodes put it there.
+    """
+
+    __slots__ = ("counted", "counted_bytes", "largest", "lock", "seen_at", "settings")
+
+    def __init__(self, info: QueueInfo, limits: QueueLimits, now: float) -> None:
+        self.lock = threading.Lock()
+        self.settings = info.settings
+        self.counted = info.visible + info.locked
+        self.counted_bytes = info.payload_bytes
+        self.largest = min(limits.message_bytes_max, info.payload_bytes)
+        self.seen_at = now
+
+    @property
+    def is_limited(self) -> bool:
+        return self.settings.messages_max > 0 or self.settings.bytes_max > 0
+
+
+class _Waiter:
+    """One thread that waits for a message. It is told at most once, and then asks to be again."""
+
+    __slots__ = ("event", "group", "is_picky")
+
+    def __init__(self, selection: Selection) -> None:
+        self.event = threading.Event()
+        self.group = selection.group
+        self.is_picky = selection != EVERYTHING
+
+
+class Queues:
+    """All queues of a node. May be used from any thread."""
+
+    def __init__(
+        self, storage: Storage, clock: Callable[[], float], limits: QueueLimits | None = None
+    ) -> None:
+        self._storage = storage
+        self._clock = clock
+        self.limits = limits or QueueLimits()
+        self._lock = threading.Lock()
+        self._known: dict[str, _Known] = {}
+        self._waiting: dict[str, dict[_Waiter, None]] = {}
+        self._is_enabled = True
+        self._is_closed = False
+        for info in storage.queues():
+            self._known[info.name] = _Known(info, self.limits, clock())
+
+    # --- Switches
+
+    @property
+    def is_enabled(self) -> bool:
+        """Whether the node as a whole is switched on."""
+        return self._is_enabled
+
+    def set_enabled(self, is_enabled: bool) -> None:
+        """The whole node is switched on or off; those who wait learn of it. Not kept on disk."""
+        self._is_enabled = is_enabled
+        if not is_enabled:
+            self.wake_everybody()
+
+    def close(self) -> None:
+        """Nobody waits any longer, and nobody begins to."""
+        self._is_closed = True
+        self.wake_everybody()
+
+    def check_usable(self, queue: str) -> None:
+        """Raises `QueueDisabled` while the queue or the node is switched off.
+
+        A queue that is missing raises `QueueNotFound` only where none is made by using it.
+        """
+        known = self._find(queue)
+        if not self._is_enabled or (known is not None and not known.settings.enabled):
+            raise QueueDisabled(queue)
+        if known is None and not self.limits.is_creating:
+            raise QueueNotFound(queue)
+
+    def _find(self, queue: str) -> _Known | None:
+        known = self._known.get(queue)
+        if known is not None and not self.limits.is_shared:
+            return known
+        if known is not None and self._clock() - known.seen_at < self.limits.recheck_shared_s:
+            return known
+        return self._look_up(queue)
+
+    def is_missing(self, queue: str) -> bool:
+        """Whether there is no such queue yet."""
+        return self._find(queue) is None
+
+    def _look_up(self, queue: str) -> _Known | None:
+        """Another node may have made, changed or deleted the queue."""
+        if not self.limits.is_shared:
+            return None
+        try:
+            found = _Known(self._storage.queue(queue), self.limits, self._clock())
+        except QueueNotFound:
+            self._known.pop(queue, None)
+            return None
+        before = self._known.get(queue)
+        if before is not None:
+            found.largest = max(found.largest, before.largest)
+        self._known[queue] = found
+        return found
+
+    # --- Making and changing
+
+    def create(self, queue: str, settings: QueueSettings) -> None:
+        """There is an empty queue with these settings. Raises `QueueExists`, `LimitExceeded`."""
+        with self._lock:
+            if len(self._known) >= self.limits.queues_max and queue not in self._known:
+                raise LimitExceeded(f"{self.limits.queues_max} queues")
+            self._storage.create_queue(queue, settings)
+            info = QueueInfo(queue, settings, 0, 0, 0, 0)
+            self._known[queue] = _Known(info, self.limits, self._clock())
+
+    def change(self, queue: str, settings: QueueSettings) -> None:
+        """The queue has these settings; those who wait learn of it. Raises `QueueNotFound`."""
+        known = self._find(queue)
+        if known is None:
+            raise QueueNotFound(queue)
+        with known.lock:
+            self._storage.change_queue(queue, settings)
+            info = self._storage.queue(queue)
+            known.settings = settings
+            known.counted, known.counted_bytes = info.visible + info.locked, info.payload_bytes
+        if not settings.enabled:
+            self.wake(queue)
+
+    def set_prioritized(self, queue: str, is_prioritized: bool) -> None:
+        """The order of the queue is by priority, or only by time."""
+        known = self._find(queue) or self._made(queue)
+        self.change(queue, replace(known.settings, prioritized=is_prioritized))
+
+    def delete(self, queue: str) -> None:
+        """There is no such queue. Raises `QueueInUse` while it holds anything."""
+        with self._lock:
+            self._storage.delete_queue(queue)
+            self._known.pop(queue, None)
+
+    def settings(self, queue: str) -> QueueSettings:
+        """How the queue behaves, or would when it is made."""
+        known = self._find(queue)
+        return QueueSettings() if known is None else known.settings
+
+    def info(self, queue: str) -> QueueInfo:
+        """What the queue holds; one that is missing is empty where using it makes one."""
+        try:
+            return self._storage.queue(queue)
+        except QueueNotFound:
+            if not self.limits.is_creating:
+                raise
+            return QueueInfo(queue, QueueSettings(), 0, 0, 0, 0)
+
+    def _made(self, queue: str) -> _Known:
+        if not self.limits.is_creating:
+            raise QueueNotFound(queue)
+        try:
+            self.create(queue, QueueSettings())
+        except QueueExists:
+            self._look_up(queue)
+        known = self._known.get(queue)
+        if known is None:
+            raise QueueNotFound(queue)
+        return known
+
+    # --- Putting
+
+    def store(self, branch: bytes, queue: str, messages: Sequence[NewMessage]) -> range:
+        """The branch has stored the messages. Raises `QueueDisabled`, `QueueFull`."""
+        known = self._find(queue) or self._made(queue)
+        if not self._is_enabled or not known.settings.enabled:
+            raise QueueDisabled(queue)
+        if len(messages) == 1:
+            largest = len(messages[0].payload)
+        else:
+            largest = max([len(message.payload) for message in messages], default=0)
+        if largest > known.largest:
+            # Before it is stored, so that nobody takes it who counts on smaller ones.
+            with known.lock:
+                known.largest = max(known.largest, largest)
+        if not known.is_limited:
+            return self._storage.store(branch, queue, messages)
+        with known.lock:
+            self._make_room(known, queue, messages)
+            keys = self._storage.store(branch, queue, messages)
+            known.counted += len(messages)
+            known.counted_bytes += sum(len(message.payload) for message in messages)
+            return keys
+
+    def _make_room(self, known: _Known, queue: str, messages: Sequence[NewMessage]) -> None:
+        """Raises `QueueFull` when the messages do not fit. What was counted only ever shrinks."""
+        size = sum(len(message.payload) for message in messages)
+        if not self.limits.is_shared and not _exceeded(known, len(messages), size):
+            return
+        info = self._storage.queue(queue)
+        known.counted, known.counted_bytes = info.visible + info.locked, info.payload_bytes
+        limit = _exceeded(known, len(messages), size)
+        if limit:
+            raise QueueFull(queue, limit)
+
+    # --- Getting
+
+    def take(
+        self, branch: bytes, queue: str, selection: Selection, count: int, wait_s: float
+    ) -> list[Message]:
+        """The branch has taken the next messages; none when there was nothing for so long."""
+        self.check_usable(queue)
+        found = self.take_now(branch, queue, selection, count, self.limits.bytes_soft_max)
+        if found or wait_s <= 0:
+            return found
+        waiter = _Waiter(selection)
+        deadline = self._clock() + wait_s
+        try:
+            while not found:
+                self._line_up(queue, waiter)
+                found = self.take_now(branch, queue, selection, count, self.limits.bytes_soft_max)
+                left_s = deadline - self._clock()
+                if found or left_s <= 0 or self._is_closed:
+                    break
+                self._nap(waiter, left_s)
+                self.check_usable(queue)
+        finally:
+            self._leave(queue, waiter, is_served=bool(found))
+        return found
+
+    def take_now(
+        self, branch: bytes, queue: str, selection: Selection, count: int, bytes_max: int
+    ) -> list[Message]:
+        """The branch has taken what there is, up to so many messages and about so many bytes."""
+
+        def more(found: list[Message], most: int) -> list[Message]:
+            return self._storage.take(branch, queue, selection, most)
+
+        return self._collected(self._find(queue), more, count, bytes_max)
+
+    def take_keys(
+        self, branch: bytes, queue: str, keys: Sequence[int], timeout_s: float
+    ) -> list[Message]:
+        """The branch has taken these messages, all of them. Raises as `Storage.take_keys` does."""
+        self.check_usable(queue)
+        known = self._find(queue)
+        if known is None and keys:
+            raise MessageNotFound(queue, keys[0])
+        if known is not None and len(keys) > 1:
+            self._check_fitting(known, queue, keys)
+        try:
+            return self._storage.take_keys(branch, queue, keys, timeout_s) if keys else []
+        except LockTimeout as timeout:
+            raise LockTimeout(queue, keys[0]) from timeout
+
+    def _check_fitting(self, known: _Known, queue: str, keys: Sequence[int]) -> None:
+        """Raises `LimitExceeded` for messages that would not fit into one answer.
+
+        Once taken they could not be given back one by one.
+        """
+        if len(keys) * known.largest <= self.limits.bytes_hard_max:
+            return
+        size = 0
+        for key in keys:
+            message = self._storage.read(queue, key)
+            size += known.largest if message is None else len(message.payload)
+            if size > self.limits.bytes_hard_max:
+                raise LimitExceeded(f"{len(keys)} messages of {queue} by key, too large together")
+
+    # --- Reading without taking
+
+    def read(self, queue: str, key: int) -> Message | None:
+        """The committed message with this key that nobody has taken or reserved."""
+        self.check_usable(queue)
+        return None if self._find(queue) is None else self._storage.read(queue, key)
+
+    def browse(self, queue: str, selection: Selection, after: int, count: int) -> list[Message]:
+        """Committed messages behind a key, up to so many, and about as many bytes as for a get."""
+        self.check_usable(queue)
+
+        def more(found: list[Message], most: int) -> list[Message]:
+            behind = found[-1].key if found else after
+            return self._storage.browse(queue, selection, behind, most)
+
+        return self._collected(self._find(queue), more, count, self.limits.bytes_soft_max)
+
+    def fetch(self, consumer: str, queue: str, number: int, start: int, stop: int) -> list[Message]:
+        """Messages of a reservation from position `start`, to before `stop` or a bit less."""
+
+        def more(found: list[Message], most: int) -> list[Message]:
+            first = start + len(found)
+            return self._storage.fetch(consumer, number, first, first + most)
+
+        count = max(0, stop - start)
+        return self._collected(self._find(queue), more, count, self.limits.bytes_soft_max)
+
+    def _collected(
+        self,
+        known: _Known | None,
+        more: Callable[[list[Message], int], list[Message]],
+        count: int,
+        bytes_max: int,
+    ) -> list[Message]:
+        """What `more` brings, in steps that are small enough for the largest messages there."""
+        found: list[Message] = []
+        if known is None:
+            return found
+        size = 0
+        while len(found) < count and size < bytes_max:
+            room = max(self.limits.bytes_hard_max, bytes_max) - size
+            most = min(count - len(found), max(1, room // max(1, known.largest)))
+            step = more(found, most)
+            found += step
+            if len(step) < most:
+                break
+            size += sum([len(message.payload) for message in step])
+        return found
+
+    # --- Waiting
+
+    def _nap(self, waiter: _Waiter, left_s: float) -> None:
+        limits = self.limits
+        longest_s = limits.recheck_shared_s if limits.is_shared else limits.recheck_s
+        waiter.event.wait(min(left_s, longest_s))
+
+    def wait_for(self, queue: str, look: Callable[[], int], wait_s: float) -> int:
+        """What `look` finds, which is asked again with each arrival, for so long."""
+        found = look()
+        if found or wait_s <= 0:
+            return found
+        waiter = _Waiter(EVERYTHING)
+        deadline = self._clock() + wait_s
+        try:
+            while not found:
+                self._line_up(queue, waiter)
+                found = look()
+                left_s = deadline - self._clock()
+                if found or left_s <= 0 or self._is_closed:
+                    break
+                self._nap(waiter, left_s)
+                self.check_usable(queue)
+        finally:
+            self._leave(queue, waiter, is_served=bool(found))
+        return found
+
+    def arrived(self, arrival: Arrival) -> None:
+        """Those who wait for such messages look; of those who take any, as many as there are."""
+        if arrival.queue in self._waiting:
+            self.wake(arrival.queue, arrival.groups)
+
+    def wake(self, queue: str, groups: tuple[int, ...] = ()) -> None:
+        """Those who wait look again: one for each group's message, or everybody."""
+        with self._lock:
+            line = self._waiting.get(queue)
+            if not line:
+                return
+            left = len(groups) or len(line)
+            for waiter in list(line):
+                if groups and waiter.group and waiter.group not in groups:
+                    continue
+                # Who is picky may leave it to the next, who must be told as well.
+                if waiter.is_picky:
+                    waiter.event.set()
+                elif left:
+                    left -= 1
+                    del line[waiter]
+                    waiter.event.set()
+
+    def wake_everybody(self) -> None:
+        """Everybody who waits looks again."""
+        for queue in list(self._waiting):
+            self.wake(queue)
+
+    def _line_up(self, queue: str, waiter: _Waiter) -> None:
+        with self._lock:
+            waiter.event.clear()
+            self._waiting.setdefault(queue, {})[waiter] = None
+
+    def _leave(self, queue: str, waiter: _Waiter, is_served: bool) -> None:
+        with self._lock:
+            line = self._waiting.get(queue, {})
+            line.pop(waiter, None)
+            if not line:
+                self._waiting.pop(queue, None)
+        if waiter.event.is_set() and not is_served:
+            # It was told of a message that it did not take: somebody else may want it.
+            self.wake(queue)
+
+    # --- Removing
+
+    def purge(self, queue: str, branch_of: Callable[[int], bytes]) -> int:
+        """What nobody holds is gone, durably; how many that were. In steps, each a branch."""
+        left = self._storage.queue(queue).visible
+        purged = 0
+        while left > 0:
+            branch = branch_of(purged)
+            most = min(left, PURGED_AT_ONCE)
+            taken = self.take_now(branch, queue, EVERYTHING, most, self.limits.bytes_soft_max)
+            if not taken:
+                self._storage.rollback(branch)
+                break
+            self._storage.commit_one_phase(branch)
+            purged += len(taken)
+            left -= len(taken)
+        return purged
+
+
+def _exceeded(known: _Known, count: int, size: int) -> int:
+    """The limit that would be exceeded; 0 when none would be."""
+    settings = known.settings
+    if settings.messages_max and known.counted + count > settings.messages_max:
+        return settings.messages_max
+    if settings.bytes_max and known.counted_bytes + size > settings.bytes_max:
+        return settings.bytes_max
+    return 0

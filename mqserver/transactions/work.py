@@ -1,0 +1,563 @@
+"""Branches at work: whose they are, which request comes next, what was answered, how they ended.
+
+A call without a transaction is a branch of its own, known by the call's request id. A branch of a
+transaction counts its requests, and keeps the last answer: so every call may be repeated, also
+while the first is still running, and what comes late is refused. What the requests do is handed in;
+this module knows neither queues nor messages.
+
+    a request's number      what happens
+    the next one            it is carried out, and its answer kept
+    the last one again      the same answer; one that failed is carried out again
+    any other               `RequestOutOfOrder`
+    1, branch unknown       the branch begins
+    more, branch unknown    the node was restarted and has lost the work: the branch is rolled back
+    any, branch over        `BranchEnded` with its outcome, but for the last request of a push-down
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from idl import system
+from idl.cos import Status, Vote
+from idl.mapping import UserException
+from idl.mq import RequestOutOfOrder, mqCompletion
+from idl.otids import GTRID_BYTES
+from mqserver.errors import (
+    BranchEnded,
+    LimitExceeded,
+    LockTimeout,
+    MessageNotFound,
+    MqError,
+    QueueError,
+    StorageError,
+)
+from mqserver.storage.contract import Message, Outcome, Storage
+from mqserver.transactions import resource
+
+log = logging.getLogger("oncemq.node")
+audit = logging.getLogger("oncemq.audit")
+
+ALONE = b"auto"
+# After a restart nothing tells which names a transaction used here, but clients count them.
+NAMES_TRIED = tuple(f"n{number}".encode() for number in range(1, 17))
+NOT_YOURS = "there is no such branch of this caller's"
+SMALL_ANSWER_BYTES = 64 * 1024
+
+STATUS_OF = {
+    Outcome.UNKNOWN: Status.NO_TRANSACTION,
+    Outcome.ACTIVE: Status.ACTIVE,
+    Outcome.PREPARED: Status.PREPARED,
+    Outcome.COMMITTED: Status.COMMITTED,
+    Outcome.ROLLED_BACK: Status.ROLLED_BACK,
+    Outcome.HEURISTICALLY_COMMITTED: Status.COMMITTED,
+    Outcome.HEURISTICALLY_ROLLED_BACK: Status.ROLLED_BACK,
+}
+# After these nothing was changed, and the branch goes on.
+CLEAN_ERRORS = (
+    BranchEnded,
+    QueueError,
+    MessageNotFound,
+    LockTimeout,
+    LimitExceeded,
+    UserException,
+    system.SystemException,
+)
+# In place of an answer that was too large to be kept.
+_DROPPED = object()
+# Of several branches of a transaction, the one that says most about it.
+_TELLING = (
+    Status.COMMITTED,
+    Status.PREPARED,
+    Status.ACTIVE,
+    Status.ROLLED_BACK,
+    Status.NO_TRANSACTION,
+)
+
+
+@dataclass(frozen=True)
+class WorkLimits:
+    """How much clients may have under way, and how much of what they did is remembered."""
+
+    branches_per_principal_max: int = 1000
+    branch_messages_max: int = 1_000_000
+    branch_bytes_max: int = 256 * 1024 * 1024
+    answers_kept: int = 20_000
+    answers_bytes_max: int = 64 * 1024 * 1024
+    ended_kept: int = 50_000
+
+
+class Done(NamedTuple):
+    """What a request answers, how large that is, and whether anything was stored or taken."""
+
+    answer: Any
+    size: int = 0
+    is_changed: bool = True
+
+
+class Branch:
+    """A branch as its owner sees it. Requests hold `lock`, ends hold `end_lock`."""
+
+    __slots__ = (
+        "answer",
+        "begun_at",
+        "end_lock",
+        "id",
+        "is_answered",
+        "is_joined",
+        "kind",
+        "lists",
+        "lock",
+        "number",
+        "outcome",
+        "owner",
+        "stored",
+        "stored_bytes",
+        "taken",
+        "vote",
+    )
+
+    def __init__(self, branch: bytes, owner: str, now: float, is_joined: bool = False) -> None:
+        self.id = branch
+        self.owner = owner
+        # Since when it is what it is: at work, or prepared.
+        self.begun_at = now
+        self.is_joined = is_joined
+        self.lock = threading.Lock()
+        self.end_lock = threading.Lock()
+        self.number = 0
+        self.kind = ""
+        self.answer: Any = None
+        self.is_answered = False
+        self.stored = 0
+        self.stored_bytes = 0
+        self.taken = 0
+        self.outcome = Outcome.ACTIVE
+        self.vote: Vote | None = None
+        # Frozen lists of messages that the branch has taken, by name.
+        self.lists: dict[str, list[Message]] = {}
+
+
+class _Alone:
+    """A call without a transaction: who made it, and what it answered."""
+
+    __slots__ = ("done", "lock", "owner")
+
+    def __init__(self, owner: str) -> None:
+        self.owner = owner
+        self.lock = threading.Lock()
+        self.done: Done | None = None
+
+
+def ended(branch: bytes, outcome: Outcome) -> BranchEnded:
+    """The branch is over, and ended so."""
+    return BranchEnded(branch.hex(), outcome.name)
+
+
+def outcome_of(error: BranchEnded) -> Outcome:
+    """How the branch ended that the error speaks of."""
+    name = error.args[1] if len(error.args) > 1 else ""
+    return Outcome.__members__.get(str(name), Outcome.UNKNOWN)
+
+
+def status_of(error: BranchEnded) -> Status:
+    """The same for clients: what nobody knows of has not happened."""
+    outcome = outcome_of(error)
+    return Status.ROLLED_BACK if outcome is Outcome.UNKNOWN else STATUS_OF[outcome]
+
+
+class Work:
+    """All work under way at a node. May be used from any thread."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        clock: Callable[[], float],
+        heard_of: Callable[[bytes], None],
+        limits: WorkLimits | None = None,
+    ) -> None:
+        self._storage = storage
+        self._clock = clock
+        self._heard_of = heard_of
+        self.limits = limits or WorkLimits()
+        self._lock = threading.Lock()
+        self._started_at = clock()
+        self._running: dict[bytes, _Alone] = {}
+        self._done: dict[bytes, _Alone] = {}
+        self._done_bytes = 0
+        self._open: dict[bytes, Branch] = {}
+        self._ended: dict[bytes, Branch] = {}
+        self._open_of: dict[str, int] = {}
+        self._names: dict[bytes, list[bytes]] = {}
+        # Branches whose last answer is large, oldest first.
+        self._large: dict[bytes, int] = {}
+
+    # --- Calls without a transaction
+
+    def alone(self, request_id: bytes, owner: str, act: Callable[[bytes], Done]) -> Any:
+        """What the call answers, which is a transaction of its own; repeated, the same again.
+
+        Raises `BranchEnded` where it is known only that it ended, and how.
+        """
+        known = self._done.get(request_id) or self._running.get(request_id)
+        if known is None:
+            known = self._running.setdefault(request_id, _Alone(owner))
+        if known.owner != owner:
+            raise self._refused(owner, request_id)
+        with known.lock:
+            known = self._done.get(request_id, known)
+            if known.done is None:
+                try:
+                    known.done = self._carry_out_alone(ALONE + request_id, act)
+                    self._remember(request_id, known)
+                finally:
+                    self._running.pop(request_id, None)
+            return known.done.answer
+
+    def _carry_out_alone(self, branch: bytes, act: Callable[[bytes], Done]) -> Done:
+        try:
+            done = act(branch)
+            if done.is_changed:
+                self._storage.commit_one_phase(branch)
+            else:
+                self._storage.rollback(branch)
+        except BranchEnded:
+            raise
+        except BaseException:
+            self._undo(branch)
+            raise
+        return done
+
+    def _undo(self, branch: bytes) -> None:
+        # One that did not even begin leaves no trace, so that the call can be repeated.
+        with contextlib.suppress(StorageError, BranchEnded):
+            if self._storage.outcome(branch) is Outcome.ACTIVE:
+                self._storage.rollback(branch)
+
+    def _remember(self, request_id: bytes, known: _Alone) -> None:
+        assert known.done is not None
+        limits = self.limits
+        with self._lock:
+            self._done[request_id] = known
+            self._done_bytes += known.done.size
+            while (
+                len(self._done) > limits.answers_kept or self._done_bytes > limits.answers_bytes_max
+            ):
+                oldest = self._done.pop(next(iter(self._done)))
+                assert oldest.done is not None
+                self._done_bytes -= oldest.done.size
+
+    # --- Requests of a branch
+
+    def request(
+        self, branch: bytes, owner: str, number: int, kind: str, act: Callable[[Branch], Done]
+    ) -> Any:
+        """What the request with this number answers. Repeated, it says the same again."""
+        found = self._found(branch, owner, number)
+        with found.lock:
+            if number == found.number and found.is_answered and found.kind == kind:
+                return found.answer
+            self._check(found, number, kind)
+            self._heard_of(branch)
+            found.kind, found.number = kind, number
+            found.is_answered, found.answer = False, None
+            try:
+                done = act(found)
+            except CLEAN_ERRORS:
+                raise
+            except BaseException:
+                # It gave way to others, or part of it may have been done.
+                self._undo(branch)
+                raise
+            found.answer, found.is_answered = done.answer, True
+            if done.size > SMALL_ANSWER_BYTES:
+                self._keep_large(found, done.size)
+            return done.answer
+
+    def _check(self, found: Branch, number: int, kind: str) -> None:
+        if found.outcome is not Outcome.ACTIVE:
+            raise ended(found.id, found.outcome)
+        # One that failed has changed nothing; it may come again, or be left behind.
+        is_again = number == found.number and not found.is_answered and number > 0
+        if is_again and found.answer is _DROPPED:
+            raise self._fenced(found.id)
+        if number != found.number + 1 and not is_again:
+            raise RequestOutOfOrder(found.number + 1)
+
+    def _found(self, branch: bytes, owner: str, number: int) -> Branch:
+        found = self._open.get(branch) or self._ended.get(branch)
+        if found is None:
+            return self._begin(branch, owner, number)
+        if found.owner != owner:
+            raise self._refused(owner, branch)
+        return found
+
+    def _begin(self, branch: bytes, owner: str, number: int) -> Branch:
+        outcome = self._storage.outcome(branch)
+        if outcome is not Outcome.UNKNOWN:
+            raise ended(branch, outcome)
+        if number > 1:
+            raise self._fenced(branch)
+        if number < 1:
+            raise RequestOutOfOrder(1)
+        return self._open_one(Branch(branch, owner, self._clock()))
+
+    def _fenced(self, branch: bytes) -> BranchEnded:
+        log.info("branch %s is rolled back: what it did before is not here", branch.hex())
+        return ended(branch, self._storage.rollback(branch))
+
+    def _open_one(self, made: Branch) -> Branch:
+        with self._lock:
+            known = self._open.get(made.id)
+            if known is not None:
+                if known.owner != made.owner and not made.is_joined:
+                    raise self._refused(made.owner, made.id)
+                return known
+            count = self._open_of.get(made.owner, 0)
+            if count >= self.limits.branches_per_principal_max:
+                raise LimitExceeded(f"{made.owner} has {count} transactions under way here")
+            self._open_of[made.owner] = count + 1
+            self._open[made.id] = made
+            self._names.setdefault(made.id[:GTRID_BYTES], []).append(made.id)
+            return made
+
+    def _refused(self, owner: str, branch: bytes) -> system.NO_PERMISSION:
+        audit.warning("%s names a branch of another: %s", owner, branch.hex())
+        return system.NO_PERMISSION(NOT_YOURS)
+
+    def _keep_large(self, found: Branch, size: int) -> None:
+        with self._lock:
+            self._large.pop(found.id, None)
+            self._large[found.id] = size
+            while sum(self._large.values()) > self.limits.answers_bytes_max and (
+                len(self._large) > 1
+            ):
+                oldest = next(iter(self._large))
+                dropped = self._open.get(oldest)
+                del self._large[oldest]
+                if dropped is not None:
+                    dropped.is_answered, dropped.answer = False, _DROPPED
+
+    def count_stored(self, found: Branch, count: int, size: int) -> None:
+        """The branch is about to store so much. Raises `LimitExceeded`."""
+        limits = self.limits
+        if found.stored + count > limits.branch_messages_max:
+            raise LimitExceeded(f"{limits.branch_messages_max} messages in one branch")
+        if found.stored_bytes + size > limits.branch_bytes_max:
+            raise LimitExceeded(f"{limits.branch_bytes_max} bytes in one branch")
+
+    # --- Branches that a coordinator was told of
+
+    def join(self, branch: bytes, owner: str) -> Branch:
+        """The branch belongs to a transaction in which it was registered."""
+        self._heard_of(branch)
+        return self._open.get(branch) or self._open_one(
+            Branch(branch, owner, self._clock(), is_joined=True)
+        )
+
+    # --- Ends
+
+    def push_down(
+        self,
+        branch: bytes,
+        owner: str,
+        number: int,
+        act: Callable[[Branch], Any],
+        completion: mqCompletion,
+        recovery: bytes,
+    ) -> tuple[Status, bool, Any]:
+        """How the branch stands then, whether it had changed nothing, and what `act` answers.
+
+        Where that was forgotten in a restart it is None. What fails rolls the branch back.
+        """
+
+        def push(found: Branch) -> Done:
+            try:
+                answer = act(found)
+                with found.end_lock:
+                    status, is_read_only = self._complete(found, completion, recovery)
+            except BaseException:
+                self._undo(branch)
+                raise
+            return Done((status, is_read_only, answer))
+
+        try:
+            told: tuple[Status, bool, Any] = self.request(branch, owner, number, "push-down", push)
+        except BranchEnded as over:
+            return self._told_before(over, branch, completion)
+        return told
+
+    def _told_before(
+        self, over: BranchEnded, branch: bytes, completion: mqCompletion
+    ) -> tuple[Status, bool, Any]:
+        """The answer to a push-down that was carried out before a restart, or the refusal."""
+        outcome = outcome_of(over)
+        is_known = branch in self._open or branch in self._ended
+        if is_known or completion is mqCompletion.NONE:
+            raise over
+        if outcome is Outcome.COMMITTED:
+            return Status.COMMITTED, False, None
+        if outcome is Outcome.PREPARED and completion is mqCompletion.PREPARE:
+            return Status.PREPARED, False, None
+        raise over
+
+    def _complete(
+        self, found: Branch, completion: mqCompletion, recovery: bytes
+    ) -> tuple[Status, bool]:
+        if completion is mqCompletion.NONE:
+            return Status.ACTIVE, False
+        if not found.stored and not found.taken:
+            self._storage.rollback(found.id)
+            found.vote = Vote.READ_ONLY
+            return Status.COMMITTED, True
+        if completion is mqCompletion.COMMIT_ONE_PHASE:
+            self._storage.commit_one_phase(found.id)
+            return Status.COMMITTED, False
+        found.vote = resource.prepare(self._storage, found.id, recovery)
+        if found.vote is not Vote.COMMIT:
+            raise ended(found.id, Outcome.ROLLED_BACK)
+        return Status.PREPARED, False
+
+    def prepare(self, branch: bytes, owner: str, recovery: bytes, messages: int) -> Vote:
+        """The branch's vote; against, when it has stored another number of messages."""
+        found = self._open.get(branch) or self._ended.get(branch)
+        if found is None:
+            outcome = self._storage.outcome(branch)
+            if outcome is Outcome.PREPARED:
+                return Vote.COMMIT
+            raise self._fenced(branch) if outcome is Outcome.UNKNOWN else ended(branch, outcome)
+        if found.owner != owner:
+            raise self._refused(owner, branch)
+        with found.end_lock:
+            if found.vote is None:
+                if found.outcome is not Outcome.ACTIVE:
+                    raise ended(branch, found.outcome)
+                if found.stored != messages:
+                    log.warning(
+                        "branch %s has stored %d messages, not %d: it is rolled back",
+                        branch.hex(),
+                        found.stored,
+                        messages,
+                    )
+                    self._storage.rollback(branch)
+                    found.vote = Vote.ROLLBACK
+                else:
+                    found.vote = resource.prepare(self._storage, branch, recovery)
+            return found.vote
+
+    def rollback(self, branch: bytes, owner: str) -> None:
+        """The branch is rolled back. Raises `BranchEnded` if it has voted, or was committed."""
+        found = self._open.get(branch) or self._ended.get(branch)
+        if found is None:
+            self._roll_back(branch)
+            return
+        if found.owner != owner:
+            raise self._refused(owner, branch)
+        with found.end_lock:
+            self._roll_back(branch)
+
+    def _roll_back(self, branch: bytes) -> None:
+        outcome = self._storage.outcome(branch)
+        if outcome in (Outcome.ACTIVE, Outcome.UNKNOWN):
+            self._storage.rollback(branch)
+        elif outcome is not Outcome.ROLLED_BACK:
+            # After its vote the coordinator decides, and nobody else.
+            raise ended(branch, outcome)
+
+    def find(self, branch: bytes, owner: str) -> Branch:
+        """The branch that is at work here. Raises `BranchEnded`."""
+        found = self._open.get(branch) or self._ended.get(branch)
+        if found is None:
+            outcome = self._storage.outcome(branch)
+            raise self._fenced(branch) if outcome is Outcome.UNKNOWN else ended(branch, outcome)
+        if found.owner != owner:
+            raise self._refused(owner, branch)
+        if found.outcome is not Outcome.ACTIVE:
+            raise ended(branch, found.outcome)
+        self._heard_of(branch)
+        return found
+
+    def find_or_begin(self, branch: bytes, owner: str) -> Branch:
+        """The branch that is at work here, which may begin with this. Raises `BranchEnded`."""
+        known = self._open.get(branch) or self._ended.get(branch)
+        return self.find((known or self._begin(branch, owner, 1)).id, owner)
+
+    def has_ended(self, branch: bytes, outcome: Outcome) -> None:
+        """Told by the storage, whoever ended the branch, or prepared it."""
+        found = self._open.get(branch)
+        if found is None:
+            return
+        found.outcome = outcome
+        if outcome is Outcome.PREPARED:
+            found.begun_at = self._clock()
+            return
+        with self._lock:
+            if self._open.pop(branch, None) is None:
+                return
+            left = self._open_of.get(found.owner, 1) - 1
+            if left:
+                self._open_of[found.owner] = left
+            else:
+                self._open_of.pop(found.owner, None)
+            self._large.pop(branch, None)
+            self._ended[branch] = found
+            if len(self._ended) > self.limits.ended_kept:
+                self._forget_oldest()
+        found.is_answered, found.answer = False, None
+        found.lists.clear()
+
+    def _forget_oldest(self) -> None:
+        oldest = next(iter(self._ended))
+        del self._ended[oldest]
+        names = self._names.get(oldest[:GTRID_BYTES], [])
+        if oldest in names:
+            names.remove(oldest)
+        if not names:
+            self._names.pop(oldest[:GTRID_BYTES], None)
+
+    def roll_back_running(self) -> int:
+        """Everything that is at work is rolled back; how many branches that were."""
+        running = [found.id for found in self._open.values() if found.outcome is Outcome.ACTIVE]
+        for branch in running:
+            with contextlib.suppress(MqError):
+                self._storage.rollback(branch)
+        return len(running)
+
+    # --- What is known
+
+    def outcome(self, gtrid: bytes, name: str, owner: str, sees_all: bool) -> Status:
+        """How the transaction, or one branch of it, stands here."""
+        if name:
+            return self._outcome(gtrid + name.encode("ascii"), owner, sees_all)
+        names = {*self._names.get(gtrid, ()), *(gtrid + tried for tried in NAMES_TRIED)}
+        found = {self._outcome(branch, owner, sees_all) for branch in names}
+        best = next(status for status in _TELLING if status in found)
+        if best is Status.NO_TRANSACTION:
+            ours = [i for i in self._storage.branches() if i.branch.startswith(gtrid)]
+            return STATUS_OF[ours[0].outcome] if ours else best
+        return best
+
+    def _outcome(self, branch: bytes, owner: str, sees_all: bool) -> Status:
+        known = self._open.get(branch) or self._ended.get(branch)
+        if known is not None and known.owner != owner and not sees_all:
+            return Status.NO_TRANSACTION
+        if known is not None and known.outcome is Outcome.ROLLED_BACK:
+            # Nothing had to happen, so that nothing is missing.
+            is_read_only = known.vote is Vote.READ_ONLY
+            return Status.COMMITTED if is_read_only else Status.ROLLED_BACK
+        return STATUS_OF[self._storage.outcome(branch)]
+
+    def owner_of(self, branch: bytes) -> str:
+        """Whose branch it is; nothing where that was before a restart."""
+        known = self._open.get(branch) or self._ended.get(branch)
+        return "" if known is None else known.owner
+
+    def age_of(self, branch: bytes) -> float:
+        """For how many seconds it has been what it is; since the start, where nobody knows."""
+        known = self._open.get(branch)
+        return self._clock() - (self._started_at if known is None else known.begun_at)
