@@ -86,7 +86,7 @@ def _out_of_order(
 
 
 # What happens at one moment; of those at the same one, in this order: doubt counts for the system.
-_TAKEN, _HIDDEN, _ANSWERED, _FREED, _THERE = range(5)
+_TAKEN, _HIDDEN, _ASKED, _ANSWERED, _FREED, _THERE = range(6)
 
 
 class _Passing:
@@ -100,8 +100,11 @@ class _Passing:
         # By queue and writer: the certain ones by number, with the time since when.
         self._there: dict[tuple[str, str], SortedDict[int, tuple[int, str]]]
         self._there = defaultdict(SortedDict)
-        # By queue: how many messages may be held by those who were never answered.
+        # By queue: how many messages those may have taken who were never answered, and how many
+        # were given back since.
         self._hidden: dict[str, int] = defaultdict(int)
+        self._freed: dict[str, int] = defaultdict(int)
+        self._freed_before: dict[int, int] = {}
 
     def judge(self) -> list[Complaint]:
         found: list[Complaint] = []
@@ -112,10 +115,14 @@ class _Passing:
                     there[what.number] = (at, what.message)
                 else:
                     there.pop(what.number, None)
+            elif kind == _ASKED:
+                self._freed_before[id(what)] = self._freed[what.queue]
             elif kind == _ANSWERED:
                 found += self._passed_over(what)
+            elif kind == _HIDDEN:
+                self._hidden[what.queue] += what.count
             else:
-                self._hidden[what.queue] += what.count if kind == _HIDDEN else -what.count
+                self._freed[what.queue] += what.count
         return found
 
     def _moments(self) -> Iterable[tuple[int, int, int, Put | Get]]:
@@ -125,6 +132,7 @@ class _Passing:
                 asked_at = min(first_asked.get(seen.message, get.asked_at), get.asked_at)
                 first_asked[seen.message] = asked_at
             if get.answered_at is not None:
+                yield get.asked_at, _ASKED, number, get
                 yield get.answered_at, _ANSWERED, number, get
             else:
                 yield get.asked_at, _HIDDEN, number, get
@@ -153,6 +161,8 @@ class _Passing:
 
     def _passed_over(self, get: Get) -> Iterable[Complaint]:
         self.judged += bool(get.messages)
+        # Held at any moment between question and answer.
+        hidden = self._hidden[get.queue] - self._freed_before[id(get)]
         for seen in get.messages:
             put = self._puts.get(seen.message)
             if put is None or put.transaction.outcome != COMMITTED:
@@ -160,7 +170,7 @@ class _Passing:
             there = self._there[get.queue, put.transaction.writer]
             earlier = list(there.irange(maximum=put.number, inclusive=(True, False)))
             certain = [n for n in earlier if there[n][0] < get.asked_at]
-            if len(certain) > self._hidden[get.queue]:
+            if len(certain) > hidden:
                 name = get.transaction.name
                 text = f"{name} got {seen.message} of the same writer, which was put later"
                 message = there[certain[0]][1]

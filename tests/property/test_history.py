@@ -57,6 +57,9 @@ class World:
         self.working: list[Branch] = []
         self.in_doubt: list[tuple[Branch, list[tuple[str, Stored]], bool]] = []
         self.names = itertools.count(1)
+        # Branches by client, and those of clients that were killed, with the time of that.
+        self.current: dict[str, Branch] = {}
+        self.silent: list[tuple[int, Branch]] = []
 
     def tick(self) -> int:
         self.now = next(self.clock)
@@ -101,6 +104,13 @@ class World:
             if node in branch.nodes and not branch.is_over:
                 self.roll_back(branch)
 
+    def give_up_silent(self) -> None:
+        """Nothing was heard of these for so long that they are rolled back."""
+        while self.silent and self.silent[0][0] + self.times.release_ns // 2 < self.now:
+            branch = self.silent.pop(0)[1]
+            if not branch.is_over:
+                self.roll_back(branch)
+
     def _happen(self, branch: Branch, stored: list[tuple[str, Stored]]) -> None:
         for queue, message in branch.held:
             self.queues[queue].remove(message)
@@ -114,10 +124,13 @@ class World:
                 self.restart(self.chance.choice(sorted(set(QUEUES.values()))))
             if self.in_doubt and self.chance.random() < 0.1:
                 self.settle(self.chance.randrange(len(self.in_doubt)))
+            self.give_up_silent()
             name = self.chance.choice(sorted(clients))
             if self.chance.random() < 0.02:
                 del clients[name]
                 self.times.deaths[name] = self.tick()
+                if name in self.current:
+                    self.silent.append((self.now, self.current[name]))
                 clients[f"{name}.{life}"] = self.client(f"{name}.{life}")
             else:
                 next(clients[name])
@@ -134,6 +147,7 @@ class World:
         scribe = Scribe(self.lines.setdefault(name, []).append, self.tick)
         while True:
             transaction, branch = f"{name}/{next(self.names)}", Branch()
+            self.current[name] = branch
             self.working.append(branch)
             scribe.begin(transaction)
             yield from self.work(scribe, transaction, branch)
