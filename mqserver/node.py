@@ -16,15 +16,20 @@ from dataclasses import dataclass, field
 from idl import system
 from idl.call import Orb
 from idl.mapping import InvalidValue
-from idl.mq import Mq_Node
+from idl.mq import Mq_Admin, Mq_Fifo, Mq_Node, Mq_Standard
 from idl.otids import check_branch
 from idl.proxies import new_request_id
 from mqserver.arrivals import WatchedStorage
 from mqserver.errors import MqError
+from mqserver.events.settings import EventSettings
+from mqserver.interfaces.events import Channels
+from mqserver.interfaces.fifo import FifoServant
 from mqserver.interfaces.node import NodeServant
-from mqserver.interfaces.parts import Notifying, Parts
+from mqserver.interfaces.parts import Parts
 from mqserver.interfaces.reservations import Reservations
-from mqserver.permissions import Permissions
+from mqserver.interfaces.service import AdminServant
+from mqserver.interfaces.standard import StandardServant
+from mqserver.permissions import Permissions, Right
 from mqserver.queues import QueueLimits, Queues
 from mqserver.storage.contract import Outcome, Storage
 from mqserver.transactions.joining import Joining
@@ -40,6 +45,7 @@ STANDARD = "standard"
 FIFO = "fifo"
 
 PAUSE_S_MIN = 0.1
+PAUSE_CLOSING_S = 0.005
 SHUTDOWN_DELAY_S = 0.2
 CLOSE_S_MAX = 10.0
 
@@ -62,6 +68,7 @@ class NodeSettings:
     branch_bytes_max: int = 256 * 1024 * 1024
     lock_wait_s: float = 5.0
     asking: AskingTimes = field(default_factory=AskingTimes)
+    events: EventSettings = field(default_factory=EventSettings)
 
     def queue_limits(self) -> QueueLimits:
         """What of it concerns queues."""
@@ -79,13 +86,6 @@ class NodeSettings:
             branch_messages_max=self.branch_messages_max,
             branch_bytes_max=self.branch_bytes_max,
         )
-
-
-class _Silent:
-    """In place of event channels."""
-
-    def start_notify(self, channel: str, queue: str, group: int) -> None:
-        raise system.NO_IMPLEMENT("this node has no event channels")
 
 
 class Node:
@@ -121,7 +121,15 @@ class Node:
         self.resources = Resources(orb, self.storage)
         self.orphans = Orphans(orb, self.resources, clock, self.settings.asking)
         self.work = Work(self.storage, clock, self.orphans.heard_of, self.settings.work_limits())
-        self.channels: Notifying = _Silent()
+        may = permissions or Permissions.everything()
+        self.channels = Channels(
+            orb,
+            self.storage,
+            self.settings.events,
+            clock,
+            may_browse=lambda principal, queue: may.allows(principal, queue, Right.BROWSE),
+            is_operator=may.is_operator,
+        )
         self._parts = Parts(
             name=name,
             coordinator=coordinator,
@@ -130,7 +138,7 @@ class Node:
             queues=self.queues,
             work=self.work,
             joining=Joining(orb, self.resources, name, new_request_id()),
-            permissions=permissions or Permissions.everything(),
+            permissions=may,
             channels=self.channels,
             wall_clock=wall_clock,
             lock_wait_s=self.settings.lock_wait_s,
@@ -145,11 +153,11 @@ class Node:
     def start(self) -> None:
         """Everything can be called; what is in doubt asks for its outcome, in the background."""
         self.storage.listen(self.queues.arrived)
+        self.storage.listen(self.channels.arrived)
         self.storage.listen_to_ends(self.work.has_ended)
         self.resources.publish()
         self._thread.start()
-        reservations = Reservations(self._parts, self._clock)
-        self._orb.publish(NodeServant(self._parts, reservations), Mq_Node, NODE)
+        self._publish()
         doubts = [i for i in self.storage.branches() if i.outcome is Outcome.PREPARED]
         log.info(
             "node %s: %d queues, %d branches in doubt",
@@ -157,6 +165,15 @@ class Node:
             len(self.storage.queues()),
             len(doubts),
         )
+
+    def _publish(self) -> None:
+        orb, parts = self._orb, self._parts
+        reservations = Reservations(parts, self._clock)
+        orb.publish(NodeServant(parts, reservations), Mq_Node, NODE)
+        orb.publish(AdminServant(parts, reservations, self.shut_down), Mq_Admin, ADMIN)
+        orb.publish_family(STANDARD, lambda queue: StandardServant(parts, queue), Mq_Standard)
+        orb.publish_family(FIFO, lambda queue: FifoServant(parts, queue), Mq_Fifo)
+        self.channels.publish()
 
     def drain(self) -> None:
         """Nothing new is begun, and nobody waits: calls that are running come to an end soon."""
@@ -169,11 +186,20 @@ class Node:
         self._wakeup.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(CLOSE_S_MAX)
+        self.channels.close()
+        self._await_calls()
         count = self.work.roll_back_running()
         if count:
             log.info("node %s: %d running branches are rolled back", self.name, count)
         self.storage.close()
         log.info("node %s: closed", self.name)
+
+    def _await_calls(self) -> None:
+        """Those who are inside finish: the storage is closed under nobody's feet."""
+        deadline = self._clock() + CLOSE_S_MAX
+        pause = threading.Event()
+        while self._parts.running - {threading.get_ident()} and self._clock() < deadline:
+            pause.wait(PAUSE_CLOSING_S)
 
     def shut_down(self) -> None:
         """Whoever runs the node is told soon, after the answer to this call has gone out."""

@@ -6,7 +6,7 @@ Each servant asks here who calls and whether they may; nothing here belongs to o
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from idl import system
@@ -44,6 +44,8 @@ class Parts:
     lock_wait_s: float
     messages_per_call_max: int
     is_closing: Callable[[], bool]
+    # Threads that are serving a call: whoever closes the node waits for them.
+    running: set[int] = field(default_factory=set)
 
     def entered(self) -> Call:
         """The call that is being served; refused while the node is being shut down."""
@@ -58,6 +60,12 @@ class Parts:
         except InvalidValue as wrong:
             raise system.BAD_PARAM(str(wrong)) from wrong
         self.permissions.check(call.principal.name, queue, right, operation)
+
+    def start_notify(self, queue: str, channel: str, group: int) -> None:
+        """The channel hears of the queue, for a caller who may browse it."""
+        self.check(self.entered(), queue, Right.BROWSE, "mqStartNotify")
+        self.queues.check_usable(queue)
+        self.channels.start_notify(channel, queue, group)
 
     def now_us(self) -> int:
         """The time that messages get."""

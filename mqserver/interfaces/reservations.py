@@ -30,6 +30,7 @@ class Reservations:
     def __init__(self, parts: Parts, clock: Callable[[], float]) -> None:
         self._parts = parts
         self._clock = clock
+        self._started_at = clock()
         self._lock = threading.Lock()
         self._owners: dict[str, str] = {}
         self._queues: dict[str, str] = {}
@@ -95,9 +96,9 @@ class Reservations:
                 table.pop(consumer, None)
             self._since.pop(consumer, None)
 
-    def age_of(self, consumer: str, started_at: float) -> float:
-        """For how long it has been holding something."""
-        return self._clock() - self._since.get(consumer, started_at)
+    def age_of(self, consumer: str) -> float:
+        """For how many seconds it has been holding something; since the start, at most."""
+        return self._clock() - self._since.get(consumer, self._started_at)
 
     def _claim(self, call: Call, consumer: str) -> None:
         with self._lock:

@@ -10,6 +10,7 @@ import functools
 import logging
 import zlib
 from collections.abc import Callable, Iterable, Sequence
+from threading import get_ident
 from typing import Any, TypeVar, cast
 
 from idl import mq, system
@@ -282,17 +283,27 @@ def told(error: errors.MqError, declared: tuple[type[UserException], ...]) -> To
 
 
 def translating(interface: type) -> Callable[[F], F]:
-    """Of an operation of this interface: what went wrong inside is told in the wire's words."""
+    """Of an operation of this interface: what went wrong inside is told in the wire's words.
+
+    While it runs, its thread stands among those that are running, in the servant's parts.
+    """
 
     def decorate(function: F) -> F:
         declared = operations_of(interface)[function.__name__].raises
 
         @functools.wraps(function)
-        def translated(*arguments: Any) -> Any:
+        def translated(servant: Any, *arguments: Any) -> Any:
+            running: set[int] = servant._parts.running
+            thread = get_ident()
+            is_outermost = thread not in running
+            running.add(thread)
             try:
-                return function(*arguments)
+                return function(servant, *arguments)
             except errors.MqError as error:
                 raise told(error, declared) from error
+            finally:
+                if is_outermost:
+                    running.discard(thread)
 
         return cast(F, translated)
 

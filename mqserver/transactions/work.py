@@ -229,11 +229,12 @@ class Work:
         except BranchEnded:
             raise
         except BaseException:
-            self._undo(branch)
+            self.give_up(branch)
             raise
         return done
 
-    def _undo(self, branch: bytes) -> None:
+    def give_up(self, branch: bytes) -> None:
+        """The branch is rolled back, if it is at work; one that cannot be stays as it is."""
         # One that did not even begin leaves no trace, so that the call can be repeated.
         with contextlib.suppress(StorageError, BranchEnded):
             if self._storage.outcome(branch) is Outcome.ACTIVE:
@@ -272,7 +273,7 @@ class Work:
                 raise
             except BaseException:
                 # It gave way to others, or part of it may have been done.
-                self._undo(branch)
+                self.give_up(branch)
                 raise
             found.answer, found.is_answered = done.answer, True
             if done.size > SMALL_ANSWER_BYTES:
@@ -382,7 +383,7 @@ class Work:
                 with found.end_lock:
                     status, is_read_only = self._complete(found, completion, recovery)
             except BaseException:
-                self._undo(branch)
+                self.give_up(branch)
                 raise
             return Done((status, is_read_only, answer))
 
@@ -551,6 +552,11 @@ class Work:
             is_read_only = known.vote is Vote.READ_ONLY
             return Status.COMMITTED if is_read_only else Status.ROLLED_BACK
         return STATUS_OF[self._storage.outcome(branch)]
+
+    def outcome_here(self, branch: bytes) -> Outcome:
+        """What the branch is; asked of the storage only where it is not at work."""
+        known = self._open.get(branch)
+        return self._storage.outcome(branch) if known is None else known.outcome
 
     def owner_of(self, branch: bytes) -> str:
         """Whose branch it is; nothing where that was before a restart."""
