@@ -18,87 +18,77 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Sequence
 
 from coordinator import coordination, interfaces
 from coordinator.decision_log import DecisionLog
-from coordinator.live import Settings
+from coordinator.live import Settings as Times
 from coordinator.service import Service
 from coordinator.tasks import ThreadTasks
-from idl import system
-from idl.access import Authenticator, Certificates, FirstOf, Tls, Tokens, UnsafeSetting
-from idl.call import Address, Call
+from idl import logs, system
+from idl.access import UnsafeSetting
+from idl.call import Call
+from idl.dispatch import Authorize
 from idl.mapping import InvalidValue
 from idl.orb import NetworkOrb
+from idl.serving import Entrance, Opening
+from idl.settings import BadSetting, Program, Settings, add_flags, flags_of, read_settings
+from idl.toml_files import BadFile
 from mqserver.errors import StorageError
 from mqserver.storage.disk import RealDisk
 
 OK, WRONG_SETTINGS, NO_STORE, DISK_FAILED = 0, 2, 3, 4
-DEFAULT_LISTEN = "127.0.0.1:7410"
 DRAIN_S = 10.0
 LOCAL = "local"
 
 log = logging.getLogger("oncemq.coordinator")
 
 
-@dataclass(frozen=True)
-class Options:
-    """What was said on the command line."""
-
-    data: Path
-    listen: Address
-    advertise: Address | None
-    tls: Tls | None
-    authenticator: Authenticator | None
-    operators: frozenset[str]
-    trusted: frozenset[Address]
-    settings: Settings
-    is_quiet: bool
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the coordinator until it is told to stop; its exit code."""
     if not __debug__:
-        print(
-            "oncemq: the coordinator checks itself by assertions; run it without -O",
-            file=sys.stderr,
-        )
-        return WRONG_SETTINGS
+        reason = "the coordinator checks itself by assertions; run it without -O"
+        return _regret(reason, WRONG_SETTINGS)
     try:
-        options = _read(arguments)
-    except (UnsafeSetting, InvalidValue, OSError) as wrong:
-        print(f"oncemq: {wrong}", file=sys.stderr)
-        return WRONG_SETTINGS
-    logging.basicConfig(
-        level=logging.WARNING if options.is_quiet else logging.INFO,
-        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+        said = _parse(arguments)
+        settings = read_settings(Program.COORDINATOR, flags_of(said), said.config)
+        entrance = Entrance(settings, "coordinator")
+        if settings["coordinator.data"] is None:
+            raise BadSetting("coordinator.data is not set: say with --data DIR where its log is")
+    except (BadFile, UnsafeSetting, InvalidValue, OSError) as wrong:
+        return _regret(str(wrong), WRONG_SETTINGS)
+    logs.set_up(
+        "warning" if said.quiet else settings["log.level"], settings["log.format"] == "json"
     )
     stopping = _Stopping()
     try:
-        disk = RealDisk(options.data, create=True)
+        disk = RealDisk(settings["coordinator.data"], create=True)
         decisions = DecisionLog(disk, secrets.token_bytes)
     except StorageError as refused:
-        print(f"oncemq: {refused}", file=sys.stderr)
-        return NO_STORE
+        return _regret(str(refused), NO_STORE)
     tasks = ThreadTasks(time.monotonic, stopping.because)
+    opening = Opening("coordinator", _authorize(settings, entrance))
     try:
-        orb = _orb(options)
+        orb = _orb(entrance, opening)
     except (UnsafeSetting, OSError) as wrong:
-        print(f"oncemq: cannot listen on {options.listen}: {wrong}", file=sys.stderr)
         decisions.close()
-        return WRONG_SETTINGS
+        return _regret(f"cannot listen on {entrance.listen}: {wrong}", WRONG_SETTINGS)
     service = Service(
-        orb, decisions, tasks, secrets.token_bytes, options.settings, stopping.because
+        orb, decisions, tasks, secrets.token_bytes, _times(settings), stopping.because
     )
     service.start()
     interfaces.publish(service)
     coordination.publish(service)
+    opening.is_ready = True
     # Read by whoever started us, who may not have said which port.
     print(f"coordinator {decisions.identity.hex()} listens on {orb.address}", flush=True)
     failure = stopping.wait()
     return _stop(service, orb, tasks, failure)
+
+
+def _regret(reason: str, code: int) -> int:
+    print(f"oncemq: {reason}", file=sys.stderr)
+    return code
 
 
 def _stop(
@@ -145,19 +135,23 @@ class _Stopping:
 # --- Settings ------------------------------------------------------------------------------------
 
 
-def _orb(options: Options) -> NetworkOrb:
+def _orb(entrance: Entrance, opening: Opening) -> NetworkOrb:
     return NetworkOrb(
-        options.listen,
-        advertise=options.advertise,
-        tls=options.tls,
-        authenticator=options.authenticator,
-        authorize=_authorize(options),
-        trusted=options.trusted,
+        entrance.listen,
+        advertise=entrance.advertise,
+        tls=entrance.tls,
+        authenticator=entrance.authenticator,
+        authorize=opening.authorize,
+        token=entrance.token,
+        limits=entrance.limits,
+        trusted=entrance.trusted,
     )
 
 
-def _authorize(options: Options) -> Callable[[Call, str, str], None]:
-    operators = options.operators if options.authenticator is not None else frozenset({LOCAL})
+def _authorize(settings: Settings, entrance: Entrance) -> Authorize:
+    operators = frozenset({LOCAL})
+    if entrance.authenticator is not None:
+        operators = frozenset(settings["coordinator.operators"])
 
     def authorize(call: Call, object_name: str, operation: str) -> None:
         if object_name == coordination.ADMIN and call.principal.name not in operators:
@@ -166,47 +160,19 @@ def _authorize(options: Options) -> Callable[[Call, str, str], None]:
     return authorize
 
 
-def _read(arguments: Sequence[str] | None) -> Options:
+def _times(settings: Settings) -> Times:
+    return Times(session_s=settings["coordinator.session_timeout_s"])
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="oncemq coordinator",
         description="Runs the coordinator, which decides transactions and has them carried out.",
         epilog="Beyond 127.0.0.1 it needs TLS and tokens or client certificates to start.",
     )
-    parser.add_argument("--data", type=Path, required=True, help="the directory of its log")
-    parser.add_argument("--listen", default=DEFAULT_LISTEN, help="HOST:PORT (default %(default)s)")
-    parser.add_argument("--advertise", help="HOST:PORT that others reach it by, if another")
-    parser.add_argument("--tls-authority", type=Path, help="certificate that signs the others'")
-    parser.add_argument("--tls-certificate", type=Path, help="its own certificate")
-    parser.add_argument("--tls-key", type=Path, help="its own key, if not with the certificate")
-    parser.add_argument("--tokens", type=Path, help="file of name:sha256 of those who may connect")
-    parser.add_argument("--operator", action="append", default=[], help="who may use `oncemq tx`")
-    parser.add_argument("--trust", action="append", default=[], help="HOST:PORT of a node")
-    parser.add_argument("--session-timeout", type=float, default=Settings.session_s, metavar="S")
+    add_flags(parser, Program.COORDINATOR)
     parser.add_argument("--quiet", action="store_true", help="log warnings only, and no logins")
-    found = parser.parse_args(arguments)
-    tls = None
-    if found.tls_authority is not None:
-        tls = Tls(found.tls_authority, found.tls_certificate, found.tls_key)
-    return Options(
-        data=found.data,
-        listen=Address.parse(found.listen),
-        advertise=None if found.advertise is None else Address.parse(found.advertise),
-        tls=tls,
-        authenticator=_authenticator(found.tokens, tls),
-        operators=frozenset(found.operator),
-        trusted=frozenset(Address.parse(each) for each in found.trust),
-        settings=Settings(session_s=found.session_timeout),
-        is_quiet=found.quiet,
-    )
-
-
-def _authenticator(tokens: Path | None, tls: Tls | None) -> Authenticator | None:
-    ways: list[Authenticator] = []
-    if tokens is not None:
-        ways.append(Tokens.load(tokens))
-    if tls is not None:
-        ways.append(Certificates())
-    return FirstOf(ways) if ways else None
+    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":

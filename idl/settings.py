@@ -48,6 +48,7 @@ class Kind(enum.Enum):
     PATH = "a path"
     URL = "mq://HOST:PORT, file:DIR or memory:"
     STORAGE = "paged, memory or sql:URL"
+    SWITCH = "true or false"
     COUNT = "a whole number"
     SECONDS = "a number of seconds"
     LEVEL = "debug, info, warning or error"
@@ -61,6 +62,7 @@ _METAVARS = {
     Kind.NAMES: "NAME",
     Kind.COUNT: "N",
     Kind.SECONDS: "S",
+    Kind.SWITCH: "true|false",
 }
 _SECTIONS = {
     "server": (Program.NODE,),
@@ -114,6 +116,8 @@ SETTINGS = (
             "the address that others reach it by, if another"),
     Setting("server.coordinator", Kind.ADDRESS, "127.0.0.1:7410", "--coordinator",
             "the coordinator that decides its transactions"),
+    Setting("server.create_queues", Kind.SWITCH, True, "--create-queues",
+            "whether a queue is made when it is first used, or by operators only"),
     Setting("server.trust", Kind.ADDRESSES, (), "--trust",
             "further servers that callers may refer it to"),
     Setting("server.tokens", Kind.PATH, None, "--tokens",
@@ -158,8 +162,10 @@ SETTINGS = (
             "connections at a time", 1, 100_000),
     Setting("limits.connections_before_login", Kind.COUNT, 64, "",
             "connections that have not proven themselves yet", 1, 10_000),
-    Setting("limits.message_bytes", Kind.COUNT, 64 * MEBIBYTE, "--max-message-bytes",
-            "size of one call, and so of a message", 65_536, 1024 * MEBIBYTE),
+    Setting("limits.call_bytes", Kind.COUNT, 64 * MEBIBYTE, "",
+            "size of one call or answer", 65_536, 1024 * MEBIBYTE),
+    Setting("limits.message_bytes", Kind.COUNT, 16 * MEBIBYTE, "--max-message-bytes",
+            "size of one message; less than that of a call", 1, 1024 * MEBIBYTE),
     Setting("limits.login_s", Kind.SECONDS, 3.0, "",
             "time for proving oneself", 0.1, 60),
     Setting("limits.transfer_s", Kind.SECONDS, 30.0, "",
@@ -176,10 +182,8 @@ SETTINGS = (
             "bytes put by one transaction at a node", 1),
     Setting("limits.queues", Kind.COUNT, 10_000, "",
             "queues of a node", 1, 1_000_000),
-    Setting("limits.queue_messages", Kind.COUNT, 0, "",
-            "messages in a queue that has no limit of its own; 0 for any number"),
-    Setting("limits.queue_bytes", Kind.COUNT, 0, "",
-            "bytes in a queue that has no limit of its own; 0 for any number"),
+    Setting("limits.lock_wait_s", Kind.SECONDS, 5.0, "",
+            "time that a get by key waits for another transaction", 0, 3600),
     Setting("log.level", Kind.LEVEL, "info", "--log-level",
             "what is logged: debug, info, warning, error"),
     Setting("log.format", Kind.FORMAT, "text", "--log-format",
@@ -229,7 +233,7 @@ def add_flags(parser: argparse.ArgumentParser, program: Program) -> None:
     parser.add_argument("--config", type=Path, metavar="FILE", help=f"instead of {FILES[0]}")
     for setting in SETTINGS:
         if program in setting.programs and setting.flag:
-            shown = "" if setting.default in (None, ()) else f" ({setting.default})"
+            shown = "" if setting.default in (None, ()) else f" (default {setting.default})"
             parser.add_argument(
                 setting.flag,
                 dest=setting.key,
@@ -241,7 +245,7 @@ def add_flags(parser: argparse.ArgumentParser, program: Program) -> None:
 
 def flags_of(parsed: argparse.Namespace) -> dict[str, Any]:
     """What was said by flags that `add_flags` has added."""
-    return {key: value for key, value in vars(parsed).items() if key in BY_KEY and value}
+    return {key: value for key, value in vars(parsed).items() if key in BY_KEY and value is not None}
 
 
 def read_settings(
@@ -297,7 +301,7 @@ def _checked(setting: Setting, said: Any, origin: str, folder: Path | None = Non
         return Value(setting, said, origin)
     try:
         value = _converted(setting, said)
-    except (InvalidValue, ValueError, TypeError) as wrong:
+    except (InvalidValue, ValueError, TypeError, KeyError) as wrong:
         reason = f" ({wrong})" if isinstance(wrong, InvalidValue) else ""
         shown = _PASSWORD.sub(r"\1:***@", str(said))[:100]
         told = f"{origin}: {setting.key} is {_allowed(setting)}, not {shown!r}{reason}"
@@ -313,6 +317,8 @@ def _converted(setting: Setting, said: Any) -> Any:
         return _list(kind, said)
     if kind in (Kind.COUNT, Kind.SECONDS):
         return _number(setting, said)
+    if kind is Kind.SWITCH:
+        return {True: True, False: False, "true": True, "false": False}[said]
     if not isinstance(said, str) or not said or not said.isprintable():
         raise ValueError
     if kind is Kind.ADDRESS:

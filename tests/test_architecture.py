@@ -65,26 +65,43 @@ LAYERS = {
     # clients: everything a user imports or runs. Meets the servers in idl and on the wire; the
     # embedded node alone imports them, and `stores`, which looks at the files of a server that is
     # not running: there is nobody to be asked over the wire.
-    "clients":                          "clients.connection clients.messages clients.consumer "
-                                        "clients.admin",
+    "clients":                          "clients.connecting clients.connection clients.messages "
+                                        "clients.consumer clients.queue clients.transaction "
+                                        "clients.errors clients.admin idl.access",
     "~clients.console.*":               f"clients.console.* clients.admin {WORDS}",
     "~clients.spark*":                  "clients.spark* clients.connection clients.messages "
                                         f"{CALLS}",
-    "~clients.consumer":                f"clients.connection clients.messages {CALLS}",
     "clients.admin":                    f"{CALLS} idl.otids",
     "clients.current":                  CALLS,
-    "clients.deciding":                 f"clients.leases {CALLS} idl.otids",
+    "clients.connecting":               "clients.embedded clients.connection clients.heartbeat "
+                                        f"clients.nodes clients.errors {WIRE}",
+    "clients.connection":               "clients.queue clients.transaction clients.two_phase "
+                                        "clients.current clients.deciding clients.heartbeat "
+                                        f"clients.nodes clients.errors {CALLS} idl.otids",
+    "clients.queue":                    "clients.consumer clients.transaction clients.branches "
+                                        f"clients.nodes clients.messages clients.errors {CALLS} "
+                                        "idl.otids",
+    "clients.consumer":                 "clients.transaction clients.nodes clients.messages "
+                                        "clients.errors",
+    "clients.transaction":              "clients.branches clients.deciding clients.nodes "
+                                        f"clients.errors {CALLS} idl.otids",
+    "clients.branches":                 "clients.nodes clients.messages clients.errors "
+                                        f"{CALLS} idl.proxies idl.otids",
+    "clients.nodes":                    f"clients.errors {CALLS} idl.proxies",
+    "clients.deciding":                 f"clients.leases clients.errors {CALLS} idl.otids",
+    "clients.heartbeat":                f"clients.leases {CALLS}",
     "clients.leases":                   f"{WORDS} idl.otids",
-    "~clients.connection":              "clients.embedded clients.two_phase clients.messages "
-                                        f"clients.config {WIRE}",
-    "~clients.embedded":                f"mqserver.* coordinator.* {WIRE}",
+    "clients.embedded":                 "clients.memory_disk clients.errors mqserver.* "
+                                        f"coordinator.* {WIRE}",
+    "clients.memory_disk":              "",
     "clients.stores":                   "clients.store_lines clients.findings "
                                         "mqserver.storage.dump mqserver.storage.check "
                                         "mqserver.storage.contract mqserver.storage.findings "
                                         "mqserver.storage.disk mqserver.errors",
     "clients.store_lines":              "",
     "~clients.two_phase":               CALLS,
-    "~clients.messages":                WORDS,
+    "clients.messages":                 f"clients.errors {WORDS}",
+    "clients.errors":                   f"{WORDS} idl.otids",
     "~clients.config":                  "",
     "clients.probes":                   "clients.machine",
     "clients.doctor":                   "clients.extras clients.findings clients.machine",
@@ -94,7 +111,7 @@ LAYERS = {
 
     # coordinator: the transaction service. Its decision log is a log, so that one module uses ours.
     "coordinator.__main__":             "coordinator.* mqserver.storage.disk mqserver.errors "
-                                        f"idl.settings idl.toml_files idl.logs {WIRE}",
+                                        f"idl.serving idl.settings idl.toml_files idl.logs {WIRE}",
     "coordinator.coordination":         "coordinator.interfaces coordinator.service "
                                         "coordinator.timeouts "
                                         f"{LIVE} coordinator.transactions {CALLS} idl.otids",
@@ -123,8 +140,9 @@ LAYERS = {
 
     # mqserver: a node. interfaces → distribution → queues → transactions → storage → errors.
     # The module that composes the node chooses a backend; all others see the contract.
-    "~mqserver.__main__":               "mqserver.* idl.settings idl.toml_files idl.logs "
-                                        f"{WIRE}",
+    "mqserver.__main__":                "mqserver.* idl.serving idl.settings idl.toml_files "
+                                        f"idl.logs {WIRE}",
+    "mqserver.failures":                "mqserver.storage.contract mqserver.errors",
     "mqserver.permissions":             f"idl.orb.audit idl.toml_files {CALLS}",
     "~mqserver.interfaces.*":           "mqserver.interfaces.* mqserver.distribution.* "
                                         f"mqserver.compensation {QUEUES} {WIRE}",
@@ -207,6 +225,7 @@ LAYERS = {
     "mqserver.errors":                  "",
 
     # idl: the contracts, their Python image, and the way to the network. Nothing of ours beneath.
+    "idl.serving":                      f"idl.settings idl.orb.guard idl.dispatch {CALLS}",
     "idl.orb":                          "idl.orb.network idl.orb.guard",
     "idl.orb.network":                  "idl.orb.client idl.orb.server idl.orb.endpoint "
                                         "idl.orb.frames idl.orb.guard idl.proxies idl.dispatch "
@@ -296,7 +315,7 @@ DOORS = (
     Door(
         "the environment and the command line",
         things="os.environ os.environb os.getenv os.getenvb os.putenv os.unsetenv sys.argv",
-        keepers="clients.config clients.cli clients.tx_command clients.probes "
+        keepers="clients.connecting clients.config clients.cli clients.tx_command clients.probes "
         "clients.demo *.__main__ idl.settings idl.orb.frames",
         instead="Take the setting as a parameter.",
     ),
@@ -304,7 +323,8 @@ DOORS = (
         "the clock",
         things="time sched datetime.datetime.now datetime.datetime.utcnow datetime.datetime.today "
         "datetime.date.today threading.Timer",
-        keepers=f"{NETWORK} clients.cli clients.probes clients.embedded clients.demo *.__main__",
+        keepers=f"{NETWORK} clients.cli clients.probes clients.connecting clients.embedded "
+        "clients.demo *.__main__",
         instead="Take the clock as a callable.",
     ),
     Door(
@@ -329,7 +349,7 @@ DOORS = (
     Door(
         "processes and signals",
         things="subprocess multiprocessing signal os.fork os.kill os.system os.popen os._exit",
-        keepers="clients.cli clients.probes clients.demo *.__main__",
+        keepers="clients.consumer clients.cli clients.probes clients.demo *.__main__",
         instead="Let the command or the __main__ module start and stop things.",
     ),
     Door(
@@ -376,13 +396,13 @@ ALIVE = {
     "idl.parser": "reads the contracts for tests and documentation, never at run time",
     "idl.local": "the way within a process; the embedded node will be built on it",
     "mqserver.*": "a node is built from the bottom up; the module that starts it comes last",
-    "clients.current": "what a user imports; the front door will have it",
 }
 BROAD_HANDLERS = {
     "idl.dispatch": "serves calls: no failure of a servant gets out but as an answer",
     "idl.orb.server": "serves connections: a failure ends one of them, not the server",
     "coordinator.tasks": "runs work that nobody waits for: its failure stops the program, aloud",
     "tests.simulation.test_world": "shows that a crash gets past such a handler",
+    "clients.consumer": "whatever a handler raises, its message comes again",
     "clients.cli": "the outermost edge: whoever typed the command gets a sentence and an exit code",
 }
 MAY_PRINT = "benchmarks.* clients.demo *.__main__"

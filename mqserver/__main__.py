@@ -1,0 +1,286 @@
+"""A node as a process: read its settings, open its storage, recover, publish, serve.
+
+    python -m mqserver --data DIR --listen HOST:PORT --coordinator HOST:PORT
+
+`oncemq server` is the same. It ends with 0 when it was told to stop (SIGTERM, SIGINT, shutdown by
+an operator): running transactions are then rolled back, prepared ones kept. A second signal ends it
+at once. SIGHUP makes it read the permissions and the level of its log again. Otherwise it ends with
+
+    2   settings that are wrong, or would be unsafe; nothing was touched
+    3   its directory is damaged, and was left as it is
+    4   its directory is in use by another process
+    5   its directory belongs to something else, or to another version
+    71  the operating system refused, at the start or while it ran; a restart finds all on disk
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import resource
+import secrets
+import signal
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from idl import logs
+from idl.access import UnsafeSetting
+from idl.mapping import InvalidValue
+from idl.orb import NetworkOrb
+from idl.serving import Entrance, Opening
+from idl.settings import BadSetting, Program, Settings, add_flags, flags_of, read_settings
+from idl.toml_files import BadFile
+from mqserver.errors import Corruption, MqError, StorageError, StorageLocked, WrongFormat
+from mqserver.failures import reporting
+from mqserver.node import Node, NodeSettings
+from mqserver.permissions import Permissions
+from mqserver.storage.contract import Storage
+from mqserver.storage.disk import RealDisk
+from mqserver.storage.memory import MemoryStorage
+from mqserver.storage.paged import PagedStorage
+
+OK, WRONG_SETTINGS, DAMAGED, IN_USE, NOT_A_STORE, SYSTEM = 0, 2, 3, 4, 5, 71
+IDENTITY_BYTES = 16
+CALL_ROOM_BYTES = 65_536
+# The narrowest that fits says it.
+EXIT_CODES: dict[type[Exception], int] = {
+    StorageLocked: IN_USE,
+    WrongFormat: NOT_A_STORE,
+    Corruption: DAMAGED,
+    StorageError: SYSTEM,
+    MqError: SYSTEM,
+    OSError: SYSTEM,
+}
+
+log = logging.getLogger("oncemq.node")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a node until it is told to stop; its exit code."""
+    if not __debug__:
+        return _regret("a node checks itself by assertions; run it without -O", WRONG_SETTINGS)
+    try:
+        said = _parse(arguments)
+        settings = _read(said)
+        entrance = Entrance(settings, "server")
+        permissions = _permissions(settings, entrance)
+    except (BadFile, UnsafeSetting, InvalidValue, OSError) as wrong:
+        return _regret(str(wrong), WRONG_SETTINGS)
+    _protect_secrets()
+    logs.set_up("warning" if said.quiet else settings["log.level"], _is_json(settings))
+    stopping = _Stopping()
+    try:
+        storage = reporting(_open_storage(settings), stopping.because)
+    except (BadSetting, ImportError) as wrong:
+        return _regret(str(wrong), WRONG_SETTINGS)
+    except MqError as refused:
+        return _regret(str(refused), _exit_code(refused))
+    opening = Opening("node", permissions.authorize)
+    try:
+        orb = _open_orb(settings, entrance, opening)
+    except (UnsafeSetting, OSError) as wrong:
+        storage.close()
+        code = SYSTEM if isinstance(wrong, OSError) else WRONG_SETTINGS
+        return _regret(f"cannot listen on {entrance.listen}: {wrong}", code)
+    return _serve(said, settings, storage, orb, opening, permissions, stopping)
+
+
+def _serve(
+    said: argparse.Namespace,
+    settings: Settings,
+    storage: Storage,
+    orb: NetworkOrb,
+    opening: Opening,
+    permissions: Permissions,
+    stopping: _Stopping,
+) -> int:
+    node = Node(
+        orb,
+        storage,
+        name=settings["server.name"],
+        coordinator=str(settings["server.coordinator"]),
+        permissions=permissions,
+        settings=_node_settings(settings),
+        clock=time.monotonic,
+        wall_clock=time.time,
+        on_shutdown=stopping.ask,
+    )
+    node.start()
+    opening.is_ready = True
+    signal.signal(signal.SIGHUP, lambda number, frame: _reload(said, permissions))
+    # Read by whoever started us, who may not have said which port.
+    print(f"node {node.name} listens on {orb.address}", flush=True)
+    failure = stopping.wait()
+    if failure is not None:
+        # What is on disk is not known; whoever waits was told, and a restart will find out.
+        log.critical("stopping: %s", failure)
+        os._exit(_exit_code(failure))
+    log.info("stopping: calls that are running are finished, running transactions rolled back")
+    node.drain()
+    orb.close()
+    node.close()
+    return OK
+
+
+class _Stopping:
+    """Whether to stop, and why."""
+
+    def __init__(self) -> None:
+        self._asked = threading.Event()
+        self._failure: Exception | None = None
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+        # Until there is something to be read again, it must not end the process.
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    def ask(self) -> None:
+        """It is time to stop, in good order."""
+        self._asked.set()
+
+    def because(self, failure: Exception) -> None:
+        """Something has gone wrong that cannot be mended while running."""
+        self._failure = self._failure or failure
+        self._asked.set()
+
+    def wait(self) -> Exception | None:
+        """Returns when it is time to stop, with what went wrong, if anything did."""
+        self._asked.wait()
+        return self._failure
+
+    def _on_signal(self, number: int, frame: object) -> None:
+        if self._asked.is_set():
+            # Asked twice: whoever asks cannot wait. What was acknowledged is on disk.
+            os._exit(128 + number)
+        self._asked.set()
+
+
+def _reload(said: argparse.Namespace, permissions: Permissions) -> None:
+    """Permissions and level are as the files say now, or, where they are wrong, as they were."""
+    try:
+        settings = _read(said)
+        permissions.reload()
+    except (BadFile, OSError) as wrong:
+        log.error("nothing is changed: %s", wrong)
+        return
+    if not said.quiet:
+        logs.set_level(settings["log.level"])
+    log.warning("permissions and the level of the log were read again")
+
+
+def _regret(reason: str, code: int) -> int:
+    print(f"oncemq: {reason}", file=sys.stderr)
+    return code
+
+
+def _exit_code(failure: Exception) -> int:
+    return next(code for kind, code in EXIT_CODES.items() if isinstance(failure, kind))
+
+
+def _protect_secrets() -> None:
+    """What this process holds does not get to others by a core dump."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+# --- The parts -----------------------------------------------------------------------------------
+
+
+def _open_storage(settings: Settings) -> Storage:
+    kind, data = settings["server.storage"], settings["server.data"]
+    begun = time.monotonic()
+    if kind == "memory":
+        log.warning("the storage is memory: NOTHING SURVIVES the end of this process")
+        return MemoryStorage(time.monotonic)
+    storage = _open_paged(data) if kind == "paged" else _open_sql(settings)
+    log.info("the storage was opened in %.3f s", time.monotonic() - begun)
+    return storage
+
+
+def _open_paged(data: Path | None) -> Storage:
+    if data is None:
+        raise BadSetting("server.data is not set: say with --data DIR where messages are kept")
+    disk = RealDisk(data, create=True)
+    try:
+        return PagedStorage(disk, lambda: secrets.token_bytes(IDENTITY_BYTES), time.monotonic)
+    except MqError:
+        disk.close()
+        raise
+
+
+def _open_sql(settings: Settings) -> Storage:
+    try:
+        from mqserver.storage.sql import SqlStorage
+    except ImportError as missing:
+        raise ImportError(f"{missing}; install it with: pip install 'oncemq[sql]'") from missing
+    url = settings["server.storage"].removeprefix("sql:")
+    return SqlStorage(url, settings["server.name"], time.monotonic)
+
+
+def _open_orb(settings: Settings, entrance: Entrance, opening: Opening) -> NetworkOrb:
+    return NetworkOrb(
+        entrance.listen,
+        advertise=entrance.advertise,
+        tls=entrance.tls,
+        authenticator=entrance.authenticator,
+        authorize=opening.authorize,
+        token=entrance.token,
+        limits=entrance.limits,
+        trusted=entrance.trusted | {settings["server.coordinator"]},
+    )
+
+
+def _permissions(settings: Settings, entrance: Entrance) -> Permissions:
+    path = settings["server.permissions"]
+    if path is not None:
+        return Permissions.load(path, time.monotonic)
+    if entrance.authenticator is not None:
+        raise UnsafeSetting(
+            "callers are told apart, and nothing says what each may do: set server.permissions "
+            "(--permissions FILE) to a file that does"
+        )
+    return Permissions.everything()
+
+
+def _node_settings(settings: Settings) -> NodeSettings:
+    return NodeSettings(
+        creates_queues=settings["server.create_queues"],
+        is_shared=settings["server.storage"].startswith("sql:"),
+        queues_max=settings["limits.queues"],
+        message_bytes_max=settings["limits.message_bytes"],
+        branches_per_principal_max=settings["limits.transactions_per_principal"],
+        branch_messages_max=settings["limits.transaction_messages"],
+        branch_bytes_max=settings["limits.transaction_bytes"],
+        lock_wait_s=settings["limits.lock_wait_s"],
+    )
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="oncemq server",
+        description="Runs a node, which keeps queues.",
+        epilog="Every setting can also be in oncemq.toml or the environment: see `oncemq config`.",
+    )
+    add_flags(parser, Program.NODE)
+    parser.add_argument("--quiet", action="store_true", help="log warnings only, and no logins")
+    return parser.parse_args(arguments)
+
+
+def _read(said: argparse.Namespace) -> Settings:
+    settings = read_settings(Program.NODE, flags_of(said), said.config)
+    if settings["limits.message_bytes"] + CALL_ROOM_BYTES > settings["limits.call_bytes"]:
+        raise BadSetting(
+            f"{settings.origin('limits.message_bytes')}: limits.message_bytes must be at least "
+            f"{CALL_ROOM_BYTES} less than limits.call_bytes, {settings['limits.call_bytes']}"
+        )
+    return settings
+
+
+def _is_json(settings: Settings) -> bool:
+    return bool(settings["log.format"] == "json")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
