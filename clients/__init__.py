@@ -6,7 +6,68 @@ is first asked for, because reading it costs more than the rest of this import.
 
 from typing import TYPE_CHECKING
 
-__all__ = ["__version__"]
+from clients.connecting import connect
+from clients.connection import Connection
+from clients.consumer import Consumer, Consumption, Counts
+from clients.errors import (
+    ConnectionLost,
+    Damaged,
+    Deadlock,
+    HeuristicHazard,
+    HeuristicMixed,
+    KeyNotKnownYet,
+    LimitExceeded,
+    LockTimeout,
+    NotAllowed,
+    NotFound,
+    OnceMQError,
+    OutcomeUnknown,
+    QueueDisabled,
+    QueueFull,
+    RolledBack,
+    ServerFailed,
+    Timeout,
+    TransactionEnded,
+)
+from clients.messages import Key, Message
+from clients.queue import Queue
+from clients.transaction import AUTOCOMMIT, Outcome, Transaction, current_transaction
+from idl.access import Tls
+
+__all__ = [
+    "AUTOCOMMIT",
+    "Connection",
+    "ConnectionLost",
+    "Consumer",
+    "Consumption",
+    "Counts",
+    "Damaged",
+    "Deadlock",
+    "HeuristicHazard",
+    "HeuristicMixed",
+    "Key",
+    "KeyNotKnownYet",
+    "LimitExceeded",
+    "LockTimeout",
+    "Message",
+    "NotAllowed",
+    "NotFound",
+    "OnceMQError",
+    "Outcome",
+    "OutcomeUnknown",
+    "Queue",
+    "QueueDisabled",
+    "QueueFull",
+    "RolledBack",
+    "ServerFailed",
+    "Timeout",
+    "Tls",
+    "Transaction",
+    "TransactionEnded",
+    "__version__",
+    "connect",
+    "current_transaction",
+]
 
 __version__: str
 

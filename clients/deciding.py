@@ -10,25 +10,18 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 
+from clients.errors import OutcomeUnknown
 from clients.leases import Leases
 from idl import system
 from idl.call import Address, Orb, limited
 from idl.coordination import Mq_Coordinator, Mq_Settler, mqOutcome, mqParticipant
 from idl.cos import RecoveryCoordinator, Resource, Status
-from idl.otids import BRANCH, RECOVERY, SETTLER, member_name, otid_of, show
+from idl.otids import BRANCH, RECOVERY, SETTLER, member_name, otid_of
 
 COORDINATION = "coordination"
 ATTEMPT_S = 10.0
 PAUSE_S = 0.1
 PAUSE_S_MAX = 2.0
-
-
-class OutcomeUnknown(Exception):
-    """Whether the transaction was committed is not known yet: ask later, by its name."""
-
-    def __init__(self, gtrid: bytes) -> None:
-        super().__init__(f"{self.__doc__} ({show(gtrid)})")
-        self.gtrid = gtrid
 
 
 class Deciding:
@@ -42,7 +35,8 @@ class Deciding:
         sleep: Callable[[float], None],
     ) -> None:
         self._orb = orb
-        self._address = coordinator
+        self.address = coordinator
+        self.where = f"the coordinator at {coordinator}"
         self._clock = clock
         self._sleep = sleep
         self._coordinator = orb.proxy(f"PYRO:{COORDINATION}@{coordinator}", Mq_Coordinator)
@@ -54,7 +48,7 @@ class Deciding:
 
     def recovery_of(self, gtrid: bytes, branch: str) -> RecoveryCoordinator:
         """Whom the branch asks for the outcome."""
-        reference = f"PYRO:{member_name(RECOVERY, gtrid, branch)}@{self._address}"
+        reference = f"PYRO:{member_name(RECOVERY, gtrid, branch)}@{self.address}"
         return self._orb.proxy(reference, RecoveryCoordinator)
 
     def participant(self, node: Address, gtrid: bytes, branch: str) -> mqParticipant:

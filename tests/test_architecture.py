@@ -72,12 +72,12 @@ LAYERS = {
     "~clients.spark*":                  "clients.spark* clients.connection clients.messages "
                                         f"{CALLS}",
     "clients.admin":                    f"{CALLS} idl.otids",
-    "clients.current":                  CALLS,
     "clients.connecting":               "clients.embedded clients.connection clients.heartbeat "
                                         f"clients.nodes clients.errors {WIRE}",
     "clients.connection":               "clients.queue clients.transaction clients.two_phase "
                                         "clients.current clients.deciding clients.heartbeat "
                                         f"clients.nodes clients.errors {CALLS} idl.otids",
+    "clients.current":                  CALLS,
     "clients.queue":                    "clients.consumer clients.transaction clients.branches "
                                         f"clients.nodes clients.messages clients.errors {CALLS} "
                                         "idl.otids",

@@ -1,0 +1,228 @@
+"""A transaction's part at one node: what is to be put there, and the requests that were made.
+
+Puts wait here and go down in one call at the end, or earlier when they would take too much memory.
+Requests are numbered, so that the node knows one that is repeated. What holds:
+
+1. A number belongs to one request until that has been answered. One that was refused has changed
+   nothing, and its number is used again.
+2. A request that nobody has answered leaves the branch broken: it can only be rolled back.
+3. The keys of puts are told when the transaction is committed, and not before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple, TypeVar
+
+from clients.errors import translated
+from clients.messages import Item, Key, Message, batch_of, messages_of, size_of
+from clients.nodes import ENDING_S_MAX, LOST, Node
+from idl import system
+from idl.cos import RecoveryCoordinator, Status
+from idl.mapping import UserException
+from idl.mq import mqBranch, mqCompletion, mqSelection, mqWork
+from idl.otids import otid_of
+from idl.proxies import started
+
+# So much is kept back in the client; what is more goes to the node before the end.
+HELD_BYTES_MAX = 8 * 1024 * 1024
+HELD_MESSAGES_MAX = 10_000
+# What takes so long to send that it must not be given up early.
+LARGE_BYTES = 1024 * 1024
+
+T = TypeVar("T")
+
+
+class Ended(NamedTuple):
+    """How a branch stands after its last request, and whether it had changed nothing."""
+
+    status: Status
+    is_read_only: bool
+
+
+class _Held:
+    """What is to be put into one queue."""
+
+    __slots__ = ("items", "keys")
+
+    def __init__(self) -> None:
+        self.items: list[Item] = []
+        self.keys: list[Key] = []
+
+
+class Branch:
+    """Not for several threads at once: the transaction sees to that."""
+
+    def __init__(self, node: Node, gtrid: bytes, name: str, sender: str) -> None:
+        self.node = node
+        self.name = name
+        # Whether the node has heard of it; and whether nobody knows what the node has done.
+        self.is_called = False
+        self.is_broken = False
+        self._gtrid = gtrid
+        self._sender = sender
+        self._branch = mqBranch(otid_of(gtrid), name, None)
+        self._answered = 0
+        self._has_changed = False
+        self._held: dict[str, _Held] = {}
+        self._held_messages = 0
+        self._held_bytes = 0
+        self._told: list[tuple[list[Key], tuple[str, ...]]] = []
+
+    @property
+    def reference(self) -> mqBranch:
+        """The branch as its node knows it."""
+        return self._branch
+
+    @property
+    def has_work(self) -> bool:
+        """Whether there is anything that has to happen: puts, or messages that were got."""
+        return self._has_changed or self._held_messages > 0
+
+    # --- Work
+
+    def put(self, queue: str, item: Item) -> Key:
+        """The item will be put; its key is known after the commit."""
+        key = Key.pending()
+        held = self._held.get(queue)
+        if held is None:
+            held = self._held[queue] = _Held()
+        held.items.append(item)
+        held.keys.append(key)
+        self._held_messages += 1
+        self._held_bytes += size_of(item)
+        if self._held_bytes > HELD_BYTES_MAX or self._held_messages >= HELD_MESSAGES_MAX:
+            self.push()
+        return key
+
+    def push(self, queue: str | None = None) -> None:
+        """What was kept back, for this queue or for all, is at the node."""
+        for name in list(self._held) if queue is None else [queue]:
+            held = self._held.get(name)
+            if held is None:
+                continue
+            batch = batch_of(held.items, self._sender)
+            keys = self._ask(self.node.calls.putMany, name, batch)
+            self._has_changed = True
+            self._told.append((held.keys, keys))
+            self._let_go(name)
+
+    def take_back(self, queue: str, key: Key) -> None:
+        """The last put into the queue, which the node has refused, is not to be put after all."""
+        held = self._held[queue]
+        assert held.keys[-1] is key, "only the last put can be taken back"
+        held.keys.pop()
+        self._held_messages -= 1
+        self._held_bytes -= size_of(held.items.pop())
+        if not held.items:
+            del self._held[queue]
+
+    def _let_go(self, queue: str) -> None:
+        held = self._held.pop(queue)
+        self._held_messages -= len(held.items)
+        self._held_bytes -= sum(map(size_of, held.items))
+
+    def get(self, queue: str, selection: mqSelection, count: int, wait_s: float) -> list[Message]:
+        """The next messages, own puts among them; waits for the first."""
+        self.push(queue)
+        wait_ms = int(wait_s * 1000)
+        taken = self._ask(self.node.calls.getMany, queue, selection, count, wait_ms, extra_s=wait_s)
+        if taken.keys:
+            self._has_changed = True
+        return messages_of(taken)
+
+    def get_keys(self, queue: str, keys: Sequence[str]) -> list[Message]:
+        """The messages with these keys."""
+        taken = self._ask(self.node.calls.getKeys, queue, tuple(keys))
+        self._has_changed = True
+        return messages_of(taken)
+
+    def _ask(self, method: Callable[..., T], *arguments: object, extra_s: float = 0.0) -> T:
+        """The answer to the next request; raises an `OnceMQError`."""
+        self.is_called = True
+        is_settled = False
+        try:
+            number = self._answered + 1
+            answer = self.node.call(method, self._branch, number, *arguments, extra_s=extra_s)
+            self._answered += 1
+            is_settled = True
+            return answer
+        except UserException as refused:
+            is_settled = True
+            raise translated(refused, self.node.where) from refused
+        except system.SystemException as failed:
+            is_settled = failed.completed is system.Completion.NO
+            raise translated(failed, self.node.where) from failed
+        finally:
+            # Also for what comes from a signal: then nobody knows what the node has done.
+            if not is_settled:
+                self.is_broken = True
+
+    # --- Ends
+
+    def commit_alone(self) -> Ended:
+        """All that is left is put, and the branch is committed; raises what the wire raises."""
+        return self._ending(mqCompletion.COMMIT_ONE_PHASE, self._branch)()
+
+    def prepare(self, recovery: RecoveryCoordinator) -> Callable[[], Ended]:
+        """The same, but it only votes. It is under way; the function waits for the answer."""
+        self._branch = mqBranch(self._branch.otid, self.name, recovery)
+        return self._ending(mqCompletion.PREPARE, self._branch)
+
+    def _ending(self, completion: mqCompletion, branch: mqBranch) -> Callable[[], Ended]:
+        self.is_called = True
+        work = tuple(
+            [
+                mqWork(queue, batch_of(held.items, self._sender), ())
+                for queue, held in self._held.items()
+            ]
+        )
+        arguments = (branch, self._answered + 1, work, completion)
+        is_large = self._held_bytes > LARGE_BYTES
+        push_down = self.node.calls.pushDown if is_large else self.node.ends.pushDown
+        begun = self.node.clock()
+        waiting = None
+        if completion is mqCompletion.PREPARE:
+            waiting = started(push_down, *arguments)
+        first = waiting or partial(push_down, *arguments)
+
+        def finish() -> Ended:
+            try:
+                answer = first()
+            except LOST as lost:
+                answer = self.node.insist(lost, begun + ENDING_S_MAX, push_down, *arguments)
+            status, is_read_only, keys = answer
+            self._note_keys(keys)
+            return Ended(status, is_read_only)
+
+        return finish
+
+    def _note_keys(self, keys: tuple[tuple[str, ...], ...]) -> None:
+        if keys:
+            held = [held.keys for held in self._held.values()]
+            self._told += zip(held, keys, strict=True)
+            self._held.clear()
+
+    def rollback(self) -> Callable[[], None]:
+        """The node is being told; the function waits until it has heard."""
+        method = self.node.calls.rollbackBranch
+        return started(method, self._branch) or partial(method, self._branch)
+
+    def ask_outcome(self) -> Status:
+        """How the branch ended, as far as the node knows."""
+        return self.node.call(self.node.calls.getOutcome, otid_of(self._gtrid, self.name))
+
+    def tell_keys(self) -> None:
+        """The transaction was committed: what was put has its keys."""
+        # What the node could not say after a restart nobody can.
+        untold = [(held.keys, ()) for held in self._held.values()]
+        for keys, texts in [*self._told, *untold]:
+            for key, text in zip(keys, texts or ("",) * len(keys), strict=True):
+                key.tell(text)
+
+    def lose_keys(self) -> None:
+        """The transaction was rolled back: there are no keys."""
+        for keys in [told[0] for told in self._told] + [held.keys for held in self._held.values()]:
+            for key in keys:
+                key.lose()

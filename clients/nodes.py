@@ -1,0 +1,132 @@
+"""One node, as its client calls it: repeated where an answer was lost, and never for too long.
+
+Every call that is made here may be repeated: it is a question, or a request that the node knows by
+its number or by the id of the call. It knows what can go wrong on the way, not what the calls mean.
+A node that has answered before is waited for while it restarts; one that never did is reported at
+once, since the address may be wrong.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TypeVar
+
+from clients.errors import RAISED, OnceMQError, translated
+from idl import system
+from idl.call import Address, Orb, limited, repeating
+from idl.mq import Mq_Node
+from idl.proxies import new_request_id
+
+NODE = "node"
+# One attempt to end a branch, and all of them: then the node might have forgotten how it ended.
+ENDING_S = 5.0
+ENDING_S_MAX = 10.0
+PAUSE_S = 0.02
+PAUSE_S_MAX = 1.0
+# All nodes that are reached over the network can take part in one transaction.
+NETWORK = "the network"
+
+LOST = (system.COMM_FAILURE, system.TIMEOUT, system.TRANSIENT)
+
+T = TypeVar("T")
+
+
+class Node:
+    """The way to one node. May be used from any thread.
+
+    `realm` is what can take part in one transaction: the network, or one embedded node. An embedded
+    node is called in the process that runs it alone.
+    """
+
+    def __init__(
+        self,
+        orb: Orb,
+        address: Address,
+        realm: object,
+        timeout_s: float,
+        clock: Callable[[], float],
+        sleep: Callable[[float], None],
+    ) -> None:
+        self.orb = orb
+        self.address = address
+        self.realm = realm
+        self.where = f"the node at {address}" if realm is NETWORK else "the embedded node"
+        self.timeout_s = timeout_s
+        self.clock = clock
+        self.is_closed = False
+        self.calls = orb.proxy(f"PYRO:{NODE}@{address}", Mq_Node)
+        # The same object; its calls give up sooner, because they are repeated.
+        self.ends = orb.proxy(f"PYRO:{NODE}@{address}", Mq_Node, min(ENDING_S, timeout_s))
+        self._process = 0 if realm is NETWORK else os.getpid()
+        self.sleep = sleep
+        self._has_answered = False
+
+    def ask(self, method: Callable[..., T], *arguments: object) -> T:
+        """The answer to a question; raises an `OnceMQError`."""
+        try:
+            return self.call(method, *arguments)
+        except RAISED as raised:
+            raise translated(raised, self.where) from raised
+
+    def call_once(self, method: Callable[..., T], *arguments: object, extra_s: float = 0.0) -> T:
+        """The answer to a call that is carried out once, however often it arrives."""
+        with repeating(new_request_id()):
+            return self.call(method, *arguments, extra_s=extra_s)
+
+    def call(self, method: Callable[..., T], *arguments: object, extra_s: float = 0.0) -> T:
+        """The answer to a call, which may take so much longer; raises what the wire raises."""
+        self.check_usable()
+        begun = self.clock()
+        try:
+            if extra_s:
+                with limited(extra_s + self.timeout_s / 2):
+                    answer = method(*arguments)
+            else:
+                answer = method(*arguments)
+        except LOST as lost:
+            return self.insist(lost, begun + extra_s + self.timeout_s, method, *arguments)
+        self._has_answered = True
+        return answer
+
+    def insist(
+        self,
+        lost: system.SystemException,
+        deadline: float,
+        method: Callable[..., T],
+        *arguments: object,
+    ) -> T:
+        """The answer to a call that was lost before, asked for again until then.
+
+        Raises with what is known of all attempts: NO only if none can have been carried out.
+        """
+        completed = lost.completed
+        pause_s = PAUSE_S
+        while self._may_answer(completed) and self.clock() + pause_s < deadline:
+            self.sleep(pause_s)
+            pause_s = min(2 * pause_s, PAUSE_S_MAX)
+            try:
+                with limited(max(deadline - self.clock(), PAUSE_S)):
+                    answer = method(*arguments)
+            except LOST as again:
+                lost = again
+                if again.completed is not system.Completion.NO:
+                    completed = again.completed
+            else:
+                self._has_answered = True
+                return answer
+        raise type(lost)(lost.reason, completed) from lost
+
+    def check_usable(self) -> None:
+        """Raises where this client has let go of the node, or is another process."""
+        if self.is_closed:
+            raise OnceMQError("this connection was closed: connect again")
+        if self._process and self._process != os.getpid():
+            raise OnceMQError(
+                "the embedded node runs in the process that connected, and this is a child that "
+                'was forked from it: run a server (`oncemq up`) and connect to "mq://HOST:PORT"'
+            )
+
+    def _may_answer(self, completed: system.Completion) -> bool:
+        is_worth_it = self._has_answered or completed is not system.Completion.NO
+        return is_worth_it and not self.is_closed

@@ -1,0 +1,451 @@
+"""A transaction as its client sees it: work at any number of nodes, and one end for all of it.
+
+    nodes with work    how it ends                                    calls
+    none               nothing happens, nobody is asked               0
+    one                its last request commits it in one phase       1
+    several            all vote at once, then the coordinator decides 2 behind each other
+
+Whatever the end, it is told: by returning, or by an exception that says what is known. A
+transaction belongs to one process; its threads take turns. It knows nodes and the coordinator,
+neither queues nor how a connection is made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import os
+import threading
+from collections.abc import Callable, Iterable
+from contextvars import ContextVar
+from types import TracebackType
+from typing import NoReturn, Protocol
+
+from clients.branches import Branch, Ended
+from clients.deciding import Deciding
+from clients.errors import (
+    RAISED,
+    OnceMQError,
+    OutcomeUnknown,
+    RolledBack,
+    TransactionEnded,
+    translated,
+)
+from clients.nodes import NETWORK, Node
+from idl import system
+from idl.call import limited
+from idl.cos import HeuristicHazard, HeuristicMixed, Status
+from idl.mapping import UserException
+from idl.mq import BranchEnded
+from idl.otids import show
+
+ROLLBACK_S = 5.0
+
+
+class Outcome(enum.StrEnum):
+    """Where a transaction stands, or how it ended."""
+
+    ACTIVE = "active"
+    ROLLBACK_ONLY = "rollback only"
+    IN_DOUBT = "in doubt"
+    COMMITTED = "committed"
+    ROLLED_BACK = "rolled back"
+    UNKNOWN = "unknown"
+
+
+class Autocommit(enum.Enum):
+    """Says that a call is no part of the transaction in which it is written."""
+
+    AUTOCOMMIT = "autocommit"
+
+
+AUTOCOMMIT = Autocommit.AUTOCOMMIT
+
+
+class Home(Protocol):
+    """Where a transaction is begun: a connection."""
+
+    @property
+    def realm(self) -> object:
+        """What can take part in its transactions."""
+
+    @property
+    def sender(self) -> str:
+        """Who puts."""
+
+    @property
+    def timeout_s(self) -> float:
+        """How long an answer may take."""
+
+    def deciding(self) -> Deciding:
+        """The way to the coordinator; raises an `OnceMQError`."""
+
+    def doubt(self, gtrid: bytes) -> None:
+        """The outcome is the coordinator's to tell, and was not told."""
+
+
+_CURRENT: ContextVar[Transaction | None] = ContextVar("oncemq_transaction", default=None)
+
+
+def current_transaction() -> Transaction | None:
+    """The transaction of the `with` block, or of the consumer, that is being run here."""
+    return _CURRENT.get()
+
+
+def chosen(tx: Transaction | Autocommit | None) -> Transaction | None:
+    """The transaction of a call: the one that is named, or else the current one, or none."""
+    if tx is None:
+        return _CURRENT.get()
+    return None if tx is AUTOCOMMIT else tx
+
+
+class Transaction:
+    """Commits at the end of its `with` block, or by `commit`; rolls back on an exception.
+
+    `timeout` counts from the beginning: once it is over, everything is rolled back.
+    """
+
+    def __init__(self, home: Home, timeout_s: float, clock: Callable[[], float]) -> None:
+        self._home = home
+        self._clock = clock
+        self._timeout_s = timeout_s
+        self._deadline = clock() + timeout_s
+        self._process = os.getpid()
+        self._lock = threading.RLock()
+        self._status = Outcome.ACTIVE
+        self._reason = ""
+        self._is_retryable = True
+        self._gtrid = b""
+        self._deciding: Deciding | None = None
+        self._branches: dict[object, Branch] = {}
+        self._has_voted = False
+
+    # --- What people see
+
+    @property
+    def otid(self) -> str:
+        """Its name, by which its outcome can be asked for."""
+        with self._lock:
+            return show(self._name())
+
+    @property
+    def status(self) -> Outcome:
+        """Where it stands, or how it ended."""
+        if self._status is Outcome.ACTIVE and self._reason:
+            return Outcome.ROLLBACK_ONLY
+        return self._status
+
+    def commit(self) -> None:
+        """All of it has happened. Raises `RolledBack`, `OutcomeUnknown`, or a heuristic outcome."""
+        with self._lock:
+            self._check_open()
+            self._refuse_if_marked()
+            self._commit()
+
+    def rollback(self) -> None:
+        """Nothing of it has happened."""
+        with self._lock:
+            if self._status is Outcome.ROLLED_BACK:
+                return
+            self._check_open()
+            self._roll_back("its owner rolled it back")
+
+    def set_rollback_only(self, reason: str = "its owner marked it to be rolled back") -> None:
+        """It can only be rolled back; the end of the `with` block does so without a word."""
+        with self._lock:
+            self._check_open()
+            self._mark(reason, is_retryable=False)
+
+    def __enter__(self) -> Transaction:
+        if _CURRENT.get() is not None:
+            raise OnceMQError(
+                "a transaction is under way in this block already: work in that one, or begin an "
+                "independent one with begin() and pass it as tx="
+            )
+        self._check_open()
+        _CURRENT.set(self)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        raised: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.leave()
+        if self._process != os.getpid():
+            if kind is None:
+                self._check_open()
+            return
+        with self._lock:
+            if self._status is not Outcome.ACTIVE:
+                return
+            if kind is not None:
+                self._roll_back(f"{kind.__name__} was raised")
+            elif self._reason and not self._is_retryable:
+                self._roll_back(self._reason)
+            else:
+                self.commit()
+
+    def __repr__(self) -> str:
+        name = f" {show(self._gtrid)}" if self._gtrid else ""
+        return f"<Transaction{name}: {self.status.value}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a transaction cannot be pickled: it belongs to the process that began it")
+
+    def __del__(self) -> None:
+        # Nobody can end it any more; its nodes will notice the silence.
+        if self._deciding is not None and self._status is Outcome.ACTIVE and self._gtrid:
+            self._deciding.leases.ended(self._gtrid)
+
+    # --- What queues and consumers use
+
+    @property
+    def lock(self) -> threading.RLock:
+        """Held while the transaction works: its threads take turns."""
+        return self._lock
+
+    def enter(self) -> None:
+        """The calls made here belong to this transaction, until `leave`."""
+        _CURRENT.set(self)
+
+    def leave(self) -> None:
+        """The calls made here belong to it no longer."""
+        if _CURRENT.get() is self:
+            _CURRENT.set(None)
+
+    def begin_anew(self) -> None:
+        """Its time counts from now: it had only waited so far."""
+        self._deadline = self._clock() + self._timeout_s
+
+    def seconds_left(self) -> float:
+        """How long it may still work."""
+        return self._deadline - self._clock()
+
+    def branch_at(self, node: Node) -> Branch:
+        """Its part at this node, ready for work. Call with the lock held."""
+        self._check_open()
+        if self._reason or self._clock() >= self._deadline:
+            self._refuse_if_marked()
+        key = node if node.realm is NETWORK else node.realm
+        branch = self._branches.get(key)
+        if branch is None:
+            branch = self._join(node, key)
+        return branch
+
+    def failed(self, branch: Branch, raised: OnceMQError) -> None:
+        """A request has failed; where that cannot be mended, only a rollback is left."""
+        if branch.is_broken or isinstance(raised, RolledBack):
+            self._mark(str(raised), is_retryable=True)
+
+    def abandon(self) -> None:
+        """It is rolled back unless it is over; nothing is raised."""
+        with self._lock:
+            if self._status is Outcome.ACTIVE and self._process == os.getpid():
+                self._roll_back("its owner gave it up")
+
+    # --- Joining
+
+    def _join(self, node: Node, key: object) -> Branch:
+        if node.realm is not self._home.realm:
+            here = "the network" if self._home.realm is NETWORK else "an embedded node"
+            there = "the network" if node.realm is NETWORK else "another embedded node"
+            raise OnceMQError(
+                f"a transaction of {here} cannot reach {there}, so that they cannot end together: "
+                "connect to both by mq://, or write the call outside (tx=oncemq.AUTOCOMMIT)"
+            )
+        name = f"n{len(self._branches) + 1}"
+        branch = Branch(node, self._name(), name, self._home.sender)
+        self._branches[key] = branch
+        return branch
+
+    def _name(self) -> bytes:
+        if not self._gtrid:
+            self._deciding = deciding = self._home.deciding()
+            try:
+                self._gtrid = deciding.begin()
+            except RAISED as failed:
+                raise translated(failed, deciding.where) from failed
+        return self._gtrid
+
+    # --- Checks
+
+    def _check_open(self) -> None:
+        if self._process != os.getpid():
+            raise TransactionEnded(
+                f"the transaction belongs to process {self._process}, from which this one was "
+                "forked: begin another here"
+            )
+        if self._status is not Outcome.ACTIVE:
+            raise TransactionEnded(f"the transaction is over: {self._status.value}. Begin another")
+
+    def _refuse_if_marked(self) -> None:
+        reason, is_retryable = self._reason, self._is_retryable
+        if not reason and self._clock() >= self._deadline:
+            reason = f"its {self._timeout_s:g} seconds were over"
+        if reason:
+            self._roll_back(reason)
+            raise RolledBack(reason, is_retryable)
+
+    def _mark(self, reason: str, is_retryable: bool) -> None:
+        if not self._reason:
+            self._reason = reason
+            self._is_retryable = is_retryable
+
+    # --- Ends
+
+    def _commit(self) -> None:
+        working = [branch for branch in self._branches.values() if branch.has_work]
+        # Others have only looked: their nodes are told, and nobody waits for what they say.
+        self._tell_rollback(branch for branch in self._branches.values() if not branch.has_work)
+        # From here on an interruption leaves it open how the transaction ends.
+        self._status = Outcome.UNKNOWN
+        if len(working) == 1:
+            self._commit_alone(working[0])
+        elif working:
+            self._commit_together(working)
+        self._is_committed(working)
+
+    def _is_committed(self, working: Iterable[Branch]) -> None:
+        self._status = Outcome.COMMITTED
+        for branch in working:
+            branch.tell_keys()
+        self._over()
+
+    def _commit_alone(self, branch: Branch) -> None:
+        try:
+            status = branch.commit_alone().status
+        except BranchEnded as ended:
+            status = ended.outcome
+        except UserException as refused:
+            self._refused(refused, branch)
+        except system.SystemException as failed:
+            if _is_harmless(failed):
+                self._refused(failed, branch)
+            status = self._ask_for_end(branch, failed)
+        if status is not Status.COMMITTED:
+            self._roll_back(f"{branch.node.where} has given it up, or was restarted")
+            raise RolledBack(self._reason)
+
+    def _ask_for_end(self, branch: Branch, failed: Exception) -> Status:
+        """How the node says that it ended. Only asked: the node may have forgotten the branch."""
+        try:
+            status = branch.ask_outcome()
+            if status is Status.ACTIVE:
+                # The node knows it, so that this is decisive: whatever comes later is refused.
+                branch.node.call(branch.node.calls.rollbackBranch, branch.reference)
+                status = Status.ROLLED_BACK
+        except BranchEnded as ended:
+            status = ended.outcome
+        except RAISED as unreachable:
+            raise OutcomeUnknown(self._gtrid) from unreachable
+        if status not in (Status.COMMITTED, Status.ROLLED_BACK):
+            raise OutcomeUnknown(self._gtrid) from failed
+        return status
+
+    def _commit_together(self, working: list[Branch]) -> None:
+        deciding = self._deciding
+        assert deciding is not None, "branches have names"
+        self._has_voted = True
+        asked = [
+            branch.prepare(deciding.recovery_of(self._gtrid, branch.name)) for branch in working
+        ]
+        votes: list[Ended | Exception] = [_vote(answer) for answer in asked]
+        refused = next((vote for vote in votes if isinstance(vote, Exception)), None)
+        if refused is not None:
+            self._refused(refused, working[votes.index(refused)])
+        participants = tuple(
+            deciding.participant(branch.node.address, self._gtrid, branch.name)
+            for branch, vote in zip(working, votes, strict=True)
+            if isinstance(vote, Ended) and not vote.is_read_only
+        )
+        if not participants:
+            return
+        self._status = Outcome.IN_DOUBT
+        try:
+            outcome = deciding.decide(self._gtrid, participants, self._home.timeout_s)
+        except OutcomeUnknown:
+            self._home.doubt(self._gtrid)
+            raise
+        except (HeuristicMixed, HeuristicHazard):
+            self._status = Outcome.UNKNOWN
+            raise
+        except RAISED as failed:
+            self._undecided(failed, deciding)
+            return
+        if outcome.status is not Status.COMMITTED:
+            self._roll_back(outcome.reason or "the coordinator rolled it back")
+            raise RolledBack(self._reason)
+
+    def _undecided(self, failed: Exception, deciding: Deciding) -> None:
+        """The coordinator refused to decide: then it is rolled back, unless it says otherwise."""
+        outcome = deciding.give_up(self._gtrid, self._home.timeout_s)
+        if outcome.status is Status.COMMITTED:
+            return
+        told = translated(failed, deciding.where)
+        self._roll_back(str(told))
+        raise RolledBack(self._reason, told.retryable) from told
+
+    def _refused(self, refused: Exception, branch: Branch) -> NoReturn:
+        told = translated(refused, branch.node.where)
+        self._roll_back(str(told))
+        raise RolledBack(self._reason, told.retryable) from told
+
+    def _roll_back(self, reason: str) -> None:
+        """Nothing of it has happened, whether or not everybody can be told so now."""
+        self._status = Outcome.ROLLED_BACK
+        self._reason = reason
+        if self._has_voted and self._deciding is not None:
+            # Those that have voted ask there, and nowhere else.
+            with contextlib.suppress(OnceMQError, *RAISED):
+                self._deciding.give_up(self._gtrid, ROLLBACK_S)
+        self._tell_rollback(self._branches.values())
+        for branch in self._branches.values():
+            branch.lose_keys()
+        self._over()
+
+    def _tell_rollback(self, branches: Iterable[Branch]) -> None:
+        telling = [branch for branch in branches if branch.is_called]
+        if not telling:
+            return
+        with limited(ROLLBACK_S):
+            told = [branch.rollback() for branch in telling]
+            for answer in told:
+                # A node that cannot be told notices the silence, or asks the coordinator.
+                with contextlib.suppress(*RAISED):
+                    answer()
+
+    def _over(self) -> None:
+        self.leave()
+        if self._deciding is not None and self._gtrid:
+            self._deciding.leases.ended(self._gtrid)
+
+
+def _vote(answer: Callable[[], Ended]) -> Ended | Exception:
+    """The vote, or why there is none; every answer that is under way is waited for."""
+    try:
+        vote = answer()
+    except RAISED as raised:
+        return raised
+    if vote.is_read_only or vote.status is Status.PREPARED:
+        return vote
+    return BranchEnded(Status.ROLLED_BACK)
+
+
+# What says that nothing was done, and can be trusted in it: it was refused, or never arrived.
+_REFUSALS = (
+    system.BAD_PARAM,
+    system.COMM_FAILURE,
+    system.IMP_LIMIT,
+    system.INVALID_TRANSACTION,
+    system.NO_PERMISSION,
+    system.OBJECT_NOT_EXIST,
+    system.TIMEOUT,
+    system.TRANSACTION_ROLLEDBACK,
+    system.TRANSIENT,
+)
+
+
+def _is_harmless(failed: system.SystemException) -> bool:
+    return isinstance(failed, _REFUSALS) and failed.completed is not system.Completion.MAYBE
