@@ -3,21 +3,22 @@
 A client writes one transaction after the other, so what it puts into a queue has an order. Where
 that order must be seen again, and where not:
 
-- *order*: in one answer to a get of several messages, and in what is left in a queue in the end,
-  the messages of one writer are in the order in which they were put. Always, but for messages of
-  an unknown transaction: what its client gave up waiting for may have reached the node late.
+- *order*: in what is left in a queue in the end, the messages of one writer are in the order in
+  which they were put. Always, but for messages of an unknown transaction: what its client gave up
+  waiting for may have reached the node late. So it is in one answer to a get of several messages,
+  as far as they were certainly there.
 - *passed over*: a get must not bring a message while an earlier one of the same writer is
-  certainly there. Certainly there is one that was committed in one phase before the get was asked
-  for, and that nobody was ever given before this get was answered.
+  certainly there.
 
-What was once given to somebody counts as perhaps held from then on: its transaction may be in
-doubt, or its rollback not have arrived. So does what was committed in two phases until somebody
-has got it: a client is told "committed" when that is decided, and a node that was down at that
-moment hears it later. And a get without an answer, whose client was killed or cut off, may hold as
-many messages as it asked for, until its branch is given up: at the next restart of its node, or
-after `release_ns`. By so many a get may pass. With several consumers nothing more is promised: who
-rolls back makes a message come later, and each consumer alone sees an order only of what the
-others leave it.
+Certainly there is one that was committed in one phase before the get was asked for, and that
+nobody was ever given before this get was answered. What was once given to somebody counts as
+perhaps held from then on: its transaction may be in doubt, or its rollback not have arrived. So
+does what was committed in two phases until somebody has got it: a client is told "committed" when
+that is decided, and a node that was down at that moment hears it later. And a get without an
+answer, whose client was killed or cut off, may hold as many messages as it asked for, until its
+branch is given up: at the next restart of its node, or after `release_ns`. By so many a get may
+pass. With several consumers nothing more is promised: who rolls back makes a message come later,
+and each consumer alone sees an order only of what the others leave it.
 """
 
 from __future__ import annotations
@@ -59,8 +60,6 @@ def judge_order(transactions: Sequence[Transaction], left: Left, times: Times) -
     puts = {put.message: put for each in transactions for put in each.puts}
     found: list[Complaint] = []
     gets = [get for each in transactions for get in each.gets]
-    for get in gets:
-        found += _out_of_order(puts, get.messages, f"in one answer to {get.transaction.name}")
     for queue, content in left.queues.items():
         found += _out_of_order(puts, content, f"in {queue} in the end")
     passing = _Passing(puts, gets, times)
@@ -105,6 +104,7 @@ class _Passing:
         self._hidden: dict[str, int] = defaultdict(int)
         self._freed: dict[str, int] = defaultdict(int)
         self._freed_before: dict[int, int] = {}
+        self._first_asked: dict[str, int] = {}
 
     def judge(self) -> list[Complaint]:
         found: list[Complaint] = []
@@ -126,7 +126,7 @@ class _Passing:
         return found
 
     def _moments(self) -> Iterable[tuple[int, int, int, Put | Get]]:
-        first_asked: dict[str, int] = {}
+        first_asked = self._first_asked
         for number, get in enumerate(self._gets):
             for seen in get.messages:
                 asked_at = min(first_asked.get(seen.message, get.asked_at), get.asked_at)
@@ -139,8 +139,7 @@ class _Passing:
                 yield self._freed_at(get), _FREED, number, get
         for number, put in enumerate(self._puts.values()):
             transaction = put.transaction
-            is_certain = transaction.outcome == COMMITTED and len(transaction.nodes) == 1
-            if not is_certain or transaction.ended_at is None:
+            if not _is_certain(transaction) or transaction.ended_at is None:
                 continue
             taken_at = first_asked.get(put.message)
             if taken_at is None or taken_at > transaction.ended_at:
@@ -163,6 +162,11 @@ class _Passing:
         self.judged += bool(get.messages)
         # Held at any moment between question and answer.
         hidden = self._hidden[get.queue] - self._freed_before[id(get)]
+        within = list(
+            _out_of_order(self._puts, self._fresh(get), f"got by {get.transaction.name},")
+        )
+        if len(within) > hidden:
+            yield from within
         for seen in get.messages:
             put = self._puts.get(seen.message)
             if put is None or put.transaction.outcome != COMMITTED:
@@ -176,3 +180,17 @@ class _Passing:
                 message = there[certain[0]][1]
                 who = self._puts[message].transaction.name
                 yield Complaint("passed over", who, message, text)
+
+    def _fresh(self, get: Get) -> Iterable[Seen]:
+        """Of what was got, that which was certainly there when it was asked for."""
+        for seen in get.messages:
+            put = self._puts.get(seen.message)
+            if put is not None and _is_certain(put.transaction):
+                is_first = self._first_asked[seen.message] == get.asked_at
+                if is_first and (put.transaction.ended_at or 0) < get.asked_at:
+                    yield seen
+
+
+def _is_certain(transaction: Transaction) -> bool:
+    """Whether its messages were there when its client was told that it is committed."""
+    return transaction.outcome == COMMITTED and len(transaction.nodes) == 1

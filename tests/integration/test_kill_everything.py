@@ -1,0 +1,120 @@
+"""Everything is killed at random, under load: every message is exactly once where it must be.
+
+Producers, movers and consumers work at full speed over two nodes, while nodes, coordinator and
+clients are killed with SIGKILL and started again on the same ports and directories. Then all is
+healed, and the histories of all clients are judged, together with what is left in the queues.
+
+    pytest tests/integration/test_kill_everything.py --kill-seconds 120 --kill-seed 7
+
+The seed says who is killed and when, and what clients do; how the processes interleave it cannot
+say.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.integration.cluster import Cluster, ended, stop_all
+from tests.integration.crew import Crew, Report
+
+SECONDS = 30.0
+# So much longer it goes on where the machine is slow and not enough has happened.
+SECONDS_MORE = 60.0
+PAUSE_S = (0.05, 0.6)
+DOWN_S = (0.0, 0.3)
+KINDS = ("n1", "n2", "coordinator", "client")
+KILLS_MIN = 5
+DEFAULT_SEED = 1
+
+
+class Killer:
+    """Kills one after the other, and starts it again; now and then two at once."""
+
+    def __init__(self, crew: Crew, chance: random.Random) -> None:
+        self._crew = crew
+        self._chance = chance
+        self._bag: list[str] = []
+        self.kills: Counter[str] = Counter()
+
+    def strike(self) -> None:
+        """Somebody is killed and comes back; it may still be starting when the next is killed."""
+        time.sleep(self._chance.uniform(*PAUSE_S))
+        count = 2 if self._chance.random() < 0.2 else 1
+        victims = [self._next() for _ in range(count)]
+        for kind in dict.fromkeys(victims):
+            self._kill(kind)
+
+    def _next(self) -> str:
+        if not self._bag:
+            self._bag = self._chance.sample(KINDS, len(KINDS))
+        return self._bag.pop()
+
+    def _kill(self, kind: str) -> None:
+        self.kills[kind] += 1
+        crew, cluster = self._crew, self._crew.cluster
+        if kind == "client":
+            worker = self._chance.choice(crew.workers)
+            crew.kill(worker)
+            worker.start()
+            return
+        server = cluster.coordinator if kind == "coordinator" else cluster.nodes[kind]
+        server.kill()
+        if kind in cluster.nodes:
+            crew.restarted(kind)
+        time.sleep(self._chance.uniform(*DOWN_S))
+        server.start()
+
+
+def _has_enough(killer: Killer) -> bool:
+    return min(killer.kills[kind] for kind in KINDS) >= KILLS_MIN
+
+
+@pytest.mark.timeout(0)
+def test_every_message_is_once_where_it_must_be_whoever_is_killed(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    seconds = float(request.config.getoption("--kill-seconds", None) or SECONDS)
+    seed = int(request.config.getoption("--kill-seed", None) or DEFAULT_SEED)
+    repeat = f'pytest "{request.node.nodeid}" --kill-seconds {seconds:g} --kill-seed {seed}'
+    chance = random.Random(seed)
+    cluster = Cluster(tmp_path, chance)
+    cluster.start()
+    crew = Crew(cluster, seed)
+    killer = Killer(crew, chance)
+    with ended(*cluster.servers, *crew.workers):
+        crew.start()
+        begun = time.monotonic()
+        while time.monotonic() < begun + seconds or (
+            time.monotonic() < begun + seconds + SECONDS_MORE and not _has_enough(killer)
+        ):
+            killer.strike()
+        report = _heal_and_judge(crew)
+        cluster.stop()
+    kills = ", ".join(f"{killer.kills[kind]} of {kind}" for kind in KINDS)
+    text = f"seed {seed}, {seconds:g} s; kills: {kills}; {report.text()}; seed {seed}"
+    request.node.user_properties.append(("kill test: killed", text))
+    report.check(repeat, tmp_path)
+    assert _has_enough(killer), f"too little was killed: {text}"
+    assert report.over_two_nodes >= 100, f"too little has happened: {text}"
+
+
+def _heal_and_judge(crew: Crew) -> Report:
+    """Everybody is back, the clients stop, and everything comes to rest."""
+    cluster = crew.cluster
+    for life in (*cluster.servers, *crew.workers):
+        life.wait_until_ready()
+    time.sleep(1.0)
+    codes = stop_all(crew.workers)
+    assert codes == [0] * len(codes), f"a client has failed: {codes} in {cluster.folder}"
+    # Clients that were killed have left locks, which only a restart gives back at once.
+    for name, node in cluster.nodes.items():
+        node.kill()
+        crew.restarted(name)
+        node.start()
+        node.wait_until_ready()
+    return Report(crew.transactions(), crew.left(), crew.times)
