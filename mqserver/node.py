@@ -32,10 +32,12 @@ from mqserver.interfaces.standard import StandardServant
 from mqserver.permissions import Permissions, Right
 from mqserver.queues import QueueLimits, Queues
 from mqserver.storage.contract import Outcome, Storage
+from mqserver.transactions.alone import Alone
 from mqserver.transactions.joining import Joining
 from mqserver.transactions.orphans import AskingTimes, Orphans
+from mqserver.transactions.requests import WorkLimits
 from mqserver.transactions.resource import Resources
-from mqserver.transactions.work import Work, WorkLimits
+from mqserver.transactions.work import Work
 
 log = logging.getLogger("oncemq.node")
 
@@ -48,6 +50,8 @@ PAUSE_S_MIN = 0.1
 PAUSE_CLOSING_S = 0.005
 SHUTDOWN_DELAY_S = 0.2
 CLOSE_S_MAX = 10.0
+# A get stops at about so much, however many messages were asked for.
+ANSWER_BYTES = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,8 @@ class NodeSettings:
     queues_max: int = 10_000
     message_bytes_max: int = 16 * 1024 * 1024
     messages_per_call_max: int = 100_000
+    # The orb's limit for one message on the wire: no answer may be larger.
+    call_bytes_max: int = 64 * 1024 * 1024
     branches_per_principal_max: int = 1000
     branch_messages_max: int = 1_000_000
     branch_bytes_max: int = 256 * 1024 * 1024
@@ -77,6 +83,8 @@ class NodeSettings:
             message_bytes_max=self.message_bytes_max,
             is_creating=self.creates_queues,
             is_shared=self.is_shared,
+            bytes_soft_max=min(ANSWER_BYTES, self.call_bytes_max // 4),
+            bytes_hard_max=self.call_bytes_max // 4 * 3,
         )
 
     def work_limits(self) -> WorkLimits:
@@ -120,7 +128,8 @@ class Node:
         self.queues.set_enabled(self.settings.enabled)
         self.resources = Resources(orb, self.storage)
         self.orphans = Orphans(orb, self.resources, clock, self.settings.asking)
-        self.work = Work(self.storage, clock, self.orphans.heard_of, self.settings.work_limits())
+        limits = self.settings.work_limits()
+        self.work = Work(self.storage, clock, self.orphans.heard_of, limits)
         may = permissions or Permissions.everything()
         self.channels = Channels(
             orb,
@@ -137,6 +146,7 @@ class Node:
             storage=self.storage,
             queues=self.queues,
             work=self.work,
+            alone=Alone(self.storage, limits),
             joining=Joining(orb, self.resources, name, new_request_id()),
             permissions=may,
             channels=self.channels,
@@ -152,7 +162,7 @@ class Node:
 
     def start(self) -> None:
         """Everything can be called; what is in doubt asks for its outcome, in the background."""
-        self.storage.listen(self.queues.arrived)
+        self.storage.listen(self.queues.waiting.arrived)
         self.storage.listen(self.channels.arrived)
         self.storage.listen_to_ends(self.work.has_ended)
         self.resources.publish()

@@ -11,7 +11,6 @@ What holds:
    that share a storage do not wait for each other, so that together they may exceed a limit a bit.
 2. What one call takes has fewer bytes than `bytes_hard_max`, whatever the sizes of the messages, as
    long as none is larger than `message_bytes_max`: so the answer can be sent.
-3. A waiting thread does not miss a message: it stands in line before it looks the last time.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from mqserver.arrivals import Arrival
 from mqserver.errors import (
     LimitExceeded,
     LockTimeout,
@@ -32,6 +30,7 @@ from mqserver.errors import (
 )
 from mqserver.storage.contract import (
     EVERYTHING,
+    Attributes,
     Message,
     NewMessage,
     QueueInfo,
@@ -39,10 +38,13 @@ from mqserver.storage.contract import (
     Selection,
     Storage,
 )
+from mqserver.waiting import Waiting
 
 KEY_DIGITS = 15
 PURGED_AT_ONCE = 1000
-WHOLE_NODE = "*"
+# What a message has beside payload and attributes; and how many characters the latter may have.
+HEADER_BYTES = 64
+ATTRIBUTES_LENGTH_MAX = 64 * 1024
 
 
 def key_text(number: int) -> str:
@@ -55,6 +57,14 @@ def key_number(queue: str, text: str) -> int:
     if len(text) != KEY_DIGITS or not text.isascii() or not text.isdigit():
         raise MessageNotFound(queue, text)
     return int(text)
+
+
+def weight(payload: bytes, attributes: Attributes) -> int:
+    """About how many bytes a message takes in an answer; rather too many than too few."""
+    size = len(payload) + HEADER_BYTES
+    for key, value in attributes:
+        size += 4 * (len(key) + len(value))
+    return size
 
 
 @dataclass(frozen=True)
@@ -84,23 +94,15 @@ class _Known:
         self.settings = info.settings
         self.counted = info.visible + info.locked
         self.counted_bytes = info.payload_bytes
-        self.largest = min(limits.message_bytes_max, info.payload_bytes)
+        self.largest = 0
+        if self.counted:
+            largest = min(limits.message_bytes_max, info.payload_bytes)
+            self.largest = largest + HEADER_BYTES + 4 * ATTRIBUTES_LENGTH_MAX
         self.seen_at = now
 
     @property
     def is_limited(self) -> bool:
         return self.settings.messages_max > 0 or self.settings.bytes_max > 0
-
-
-class _Waiter:
-    """One thread that waits for a message. It is told at most once, and then asks to be again."""
-
-    __slots__ = ("event", "group", "is_picky")
-
-    def __init__(self, selection: Selection) -> None:
-        self.event = threading.Event()
-        self.group = selection.group
-        self.is_picky = selection != EVERYTHING
 
 
 class Queues:
@@ -114,9 +116,11 @@ class Queues:
         self.limits = limits or QueueLimits()
         self._lock = threading.Lock()
         self._known: dict[str, _Known] = {}
-        self._waiting: dict[str, dict[_Waiter, None]] = {}
+        limits = self.limits
+        self.waiting = Waiting(
+            clock, limits.recheck_shared_s if limits.is_shared else limits.recheck_s
+        )
         self._is_enabled = True
-        self._is_closed = False
         for info in storage.queues():
             self._known[info.name] = _Known(info, self.limits, clock())
 
@@ -131,12 +135,11 @@ class Queues:
         """The whole node is switched on or off; those who wait learn of it. Not kept on disk."""
         self._is_enabled = is_enabled
         if not is_enabled:
-            self.wake_everybody()
+            self.waiting.wake_everybody()
 
     def close(self) -> None:
         """Nobody waits any longer, and nobody begins to."""
-        self._is_closed = True
-        self.wake_everybody()
+        self.waiting.close()
 
     def check_usable(self, queue: str) -> None:
         """Raises `QueueDisabled` while the queue or the node is switched off.
@@ -156,6 +159,10 @@ class Queues:
         if known is not None and self._clock() - known.seen_at < self.limits.recheck_shared_s:
             return known
         return self._look_up(queue)
+
+    def is_known(self, queue: str) -> bool:
+        """Whether the queue was used here before; nothing is looked up."""
+        return queue in self._known
 
     def is_missing(self, queue: str) -> bool:
         """Whether there is no such queue yet."""
@@ -198,7 +205,7 @@ class Queues:
             known.settings = settings
             known.counted, known.counted_bytes = info.visible + info.locked, info.payload_bytes
         if not settings.enabled:
-            self.wake(queue)
+            self.waiting.wake(queue)
 
     def set_prioritized(self, queue: str, is_prioritized: bool) -> None:
         """The order of the queue is by priority, or only by time."""
@@ -244,10 +251,7 @@ class Queues:
         known = self._find(queue) or self._made(queue)
         if not self._is_enabled or not known.settings.enabled:
             raise QueueDisabled(queue)
-        if len(messages) == 1:
-            largest = len(messages[0].payload)
-        else:
-            largest = max([len(message.payload) for message in messages], default=0)
+        largest = max([weight(new.payload, new.attributes) for new in messages], default=0)
         if largest > known.largest:
             # Before it is stored, so that nobody takes it who counts on smaller ones.
             with known.lock:
@@ -279,23 +283,13 @@ class Queues:
     ) -> list[Message]:
         """The branch has taken the next messages; none when there was nothing for so long."""
         self.check_usable(queue)
-        found = self.take_now(branch, queue, selection, count, self.limits.bytes_soft_max)
-        if found or wait_s <= 0:
-            return found
-        waiter = _Waiter(selection)
-        deadline = self._clock() + wait_s
-        try:
-            while not found:
-                self._line_up(queue, waiter)
-                found = self.take_now(branch, queue, selection, count, self.limits.bytes_soft_max)
-                left_s = deadline - self._clock()
-                if found or left_s <= 0 or self._is_closed:
-                    break
-                self._nap(waiter, left_s)
-                self.check_usable(queue)
-        finally:
-            self._leave(queue, waiter, is_served=bool(found))
-        return found
+
+        def look() -> list[Message]:
+            return self.take_now(branch, queue, selection, count, self.limits.bytes_soft_max)
+
+        if wait_s <= 0:
+            return look()
+        return self.waiting.wait(queue, selection, look, lambda: self.check_usable(queue), wait_s)
 
     def take_now(
         self, branch: bytes, queue: str, selection: Selection, count: int, bytes_max: int
@@ -332,7 +326,9 @@ class Queues:
         size = 0
         for key in keys:
             message = self._storage.read(queue, key)
-            size += known.largest if message is None else len(message.payload)
+            size += (
+                known.largest if message is None else weight(message.payload, message.attributes)
+            )
             if size > self.limits.bytes_hard_max:
                 raise LimitExceeded(f"{len(keys)} messages of {queue} by key, too large together")
 
@@ -382,78 +378,12 @@ class Queues:
             found += step
             if len(step) < most:
                 break
-            size += sum([len(message.payload) for message in step])
+            size += sum([weight(message.payload, message.attributes) for message in step])
         return found
-
-    # --- Waiting
-
-    def _nap(self, waiter: _Waiter, left_s: float) -> None:
-        limits = self.limits
-        longest_s = limits.recheck_shared_s if limits.is_shared else limits.recheck_s
-        waiter.event.wait(min(left_s, longest_s))
 
     def wait_for(self, queue: str, look: Callable[[], int], wait_s: float) -> int:
         """What `look` finds, which is asked again with each arrival, for so long."""
-        found = look()
-        if found or wait_s <= 0:
-            return found
-        waiter = _Waiter(EVERYTHING)
-        deadline = self._clock() + wait_s
-        try:
-            while not found:
-                self._line_up(queue, waiter)
-                found = look()
-                left_s = deadline - self._clock()
-                if found or left_s <= 0 or self._is_closed:
-                    break
-                self._nap(waiter, left_s)
-                self.check_usable(queue)
-        finally:
-            self._leave(queue, waiter, is_served=bool(found))
-        return found
-
-    def arrived(self, arrival: Arrival) -> None:
-        """Those who wait for such messages look; of those who take any, as many as there are."""
-        if arrival.queue in self._waiting:
-            self.wake(arrival.queue, arrival.groups)
-
-    def wake(self, queue: str, groups: tuple[int, ...] = ()) -> None:
-        """Those who wait look again: one for each group's message, or everybody."""
-        with self._lock:
-            line = self._waiting.get(queue)
-            if not line:
-                return
-            left = len(groups) or len(line)
-            for waiter in list(line):
-                if groups and waiter.group and waiter.group not in groups:
-                    continue
-                # Who is picky may leave it to the next, who must be told as well.
-                if waiter.is_picky:
-                    waiter.event.set()
-                elif left:
-                    left -= 1
-                    del line[waiter]
-                    waiter.event.set()
-
-    def wake_everybody(self) -> None:
-        """Everybody who waits looks again."""
-        for queue in list(self._waiting):
-            self.wake(queue)
-
-    def _line_up(self, queue: str, waiter: _Waiter) -> None:
-        with self._lock:
-            waiter.event.clear()
-            self._waiting.setdefault(queue, {})[waiter] = None
-
-    def _leave(self, queue: str, waiter: _Waiter, is_served: bool) -> None:
-        with self._lock:
-            line = self._waiting.get(queue, {})
-            line.pop(waiter, None)
-            if not line:
-                self._waiting.pop(queue, None)
-        if waiter.event.is_set() and not is_served:
-            # It was told of a message that it did not take: somebody else may want it.
-            self.wake(queue)
+        return self.waiting.wait(queue, EVERYTHING, look, lambda: self.check_usable(queue), wait_s)
 
     # --- Removing
 

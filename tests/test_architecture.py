@@ -43,7 +43,7 @@ LIVE = (
     "coordinator.sessions coordinator.tasks"
 )
 BRANCHES = "mqserver.transactions.* mqserver.storage.contract mqserver.errors"
-QUEUES = f"mqserver.queues mqserver.messages mqserver.priorities {BRANCHES}"
+QUEUES = f"mqserver.queues mqserver.arrivals mqserver.messages mqserver.priorities {BRANCHES}"
 
 # fmt: off
 LAYERS = {
@@ -142,15 +142,28 @@ LAYERS = {
     # The module that composes the node chooses a backend; all others see the contract.
     "mqserver.__main__":                "mqserver.* idl.serving idl.settings idl.toml_files "
                                         f"idl.logs {WIRE}",
+    "mqserver.node":                    "mqserver.interfaces.* mqserver.events.* "
+                                        f"mqserver.permissions {QUEUES} {WIRE} idl.otids",
+    "mqserver.interfaces.*":            "mqserver.interfaces.* mqserver.events.* "
+                                        "mqserver.permissions mqserver.distribution.* "
+                                        f"mqserver.compensation {QUEUES} {WIRE} idl.otids",
     "mqserver.failures":                "mqserver.storage.contract mqserver.errors",
     "mqserver.permissions":             f"idl.orb.audit idl.toml_files {CALLS}",
-    "~mqserver.interfaces.*":           "mqserver.interfaces.* mqserver.distribution.* "
-                                        f"mqserver.compensation {QUEUES} {WIRE}",
     "~mqserver.distribution.*":         f"mqserver.distribution.* {QUEUES} {WIRE}",
     "~mqserver.distribution.ri_tree":   "",
     "~mqserver.compensation":           f"{QUEUES} {WORDS}",
-    "~mqserver.queues":                 "mqserver.oql.* mqserver.messages mqserver.priorities "
-                                        f"{BRANCHES} {WORDS}",
+    "mqserver.queues":                  "mqserver.waiting mqserver.oql.* mqserver.messages "
+                                        f"mqserver.priorities {BRANCHES} {WORDS}",
+    "mqserver.waiting":                 "mqserver.arrivals mqserver.storage.contract",
+    "mqserver.arrivals":                "mqserver.storage.contract",
+    "mqserver.transactions.work":       "mqserver.transactions.resource mqserver.errors "
+                                        "mqserver.transactions.requests "
+                                        f"mqserver.storage.contract {WORDS} idl.otids",
+    "mqserver.transactions.alone":      "mqserver.transactions.requests mqserver.errors "
+                                        "mqserver.storage.contract",
+    "mqserver.transactions.requests":   f"mqserver.storage.contract mqserver.errors {WORDS}",
+    "mqserver.transactions.joining":    "mqserver.transactions.resource mqserver.errors "
+                                        f"{WIRE} idl.otids",
     "mqserver.transactions.orphans":    "mqserver.transactions.resource "
                                         "mqserver.transactions.branch mqserver.errors "
                                         f"mqserver.storage.contract {WIRE} idl.otids",
@@ -324,7 +337,7 @@ DOORS = (
         things="time sched datetime.datetime.now datetime.datetime.utcnow datetime.datetime.today "
         "datetime.date.today threading.Timer",
         keepers=f"{NETWORK} clients.cli clients.probes clients.connecting clients.embedded "
-        "clients.demo *.__main__",
+        "clients.demo mqserver.node *.__main__",
         instead="Take the clock as a callable.",
     ),
     Door(

@@ -26,28 +26,30 @@ from idl.mq import (
     mqWork,
     mqWorkList,
 )
-from idl.otids import check_branch, split_otid
+from idl.otids import FORMAT_ID, GTRID_BYTES, check_branch, split_otid
 from mqserver.errors import BranchEnded, LimitExceeded, ReservationNotFound
 from mqserver.interfaces.parts import Parts
 from mqserver.interfaces.reservations import Reservations
 from mqserver.interfaces.translation import (
+    answer_bytes,
     key_texts,
     new_messages,
-    payload_bytes,
     selection_of,
     taken_of,
     translating,
 )
 from mqserver.permissions import Right
-from mqserver.queues import key_number
+from mqserver.queues import key_number, weight
 from mqserver.storage.contract import Message, NewMessage, Outcome
 from mqserver.transactions.joining import PREFIX
+from mqserver.transactions.requests import Branch, Done, outcome_of
 from mqserver.transactions.resource import branch_id
-from mqserver.transactions.work import Branch, Done, outcome_of
 
 NULL_FORMAT_ID = -1
 WAIT_MS_MAX = 60_000
 LISTS_PER_BRANCH_MAX = 100
+NAMES_CACHED_MAX = 1000
+NAMED_TWICE = "a branch is named beside its transaction, not in the otid"
 
 _op = translating(Mq_Node)
 
@@ -59,8 +61,11 @@ class NodeServant:
         self._parts = parts
         self._queues = parts.queues
         self._work = parts.work
+        self._alone = parts.alone
         self._reservations = reservations
         self._message_bytes_max = parts.queues.limits.message_bytes_max
+        # Names of branches that were found to be names.
+        self._names: dict[str, bytes] = {}
         # A list that the branch holds is read in pieces, so that it may be longer than an answer.
         self._list_bytes_max = parts.work.limits.branch_bytes_max
 
@@ -101,7 +106,7 @@ class NodeServant:
             return Done(keys, is_changed=bool(new))
 
         try:
-            return key_texts(self._work.alone(call.request_id, call.principal.name, put))
+            return key_texts(self._alone.carry_out(call.request_id, call.principal.name, put))
         except BranchEnded as over:
             if outcome_of(over) is not Outcome.COMMITTED:
                 raise
@@ -163,16 +168,16 @@ class NodeServant:
     ) -> mqTaken:
         def take_alone(branch: bytes) -> Done:
             messages = take(branch)
-            return Done(taken_of(messages), payload_bytes(messages), bool(messages))
+            return Done(taken_of(messages), answer_bytes(messages), bool(messages))
 
         def take_within(found: Branch) -> Done:
             messages = take(found.id)
             found.taken += len(messages)
-            return Done(taken_of(messages), payload_bytes(messages))
+            return Done(taken_of(messages), answer_bytes(messages))
 
         taken: mqTaken
         if branch.otid.formatID == NULL_FORMAT_ID:
-            taken = self._work.alone(call.request_id, call.principal.name, take_alone)
+            taken = self._alone.carry_out(call.request_id, call.principal.name, take_alone)
         else:
             taken = self._request(call, branch, request, kind, take_within)
         return taken
@@ -304,7 +309,7 @@ class NodeServant:
         """As many of the first as fit into an answer, and at least one."""
         size = 0
         for position, message in enumerate(messages):
-            size += len(message.payload)
+            size += weight(message.payload, message.attributes)
             if size > self._queues.limits.bytes_soft_max and position:
                 return messages[:position]
         return messages
@@ -370,13 +375,26 @@ class NodeServant:
             raise LimitExceeded(f"{self._parts.messages_per_call_max} messages in one call")
 
     def _branch_id(self, branch: mqBranch) -> bytes:
+        otid = branch.otid
+        name = self._names.get(branch.name)
+        if name is None or otid.formatID != FORMAT_ID or len(otid.tid) != GTRID_BYTES:
+            return self._checked_id(branch)
+        if otid.bqual_length:
+            raise system.BAD_PARAM(NAMED_TWICE)
+        return otid.tid + name
+
+    def _checked_id(self, branch: mqBranch) -> bytes:
         try:
             gtrid, qualifier = split_otid(branch.otid)
             name = check_branch(branch.name)
         except InvalidValue as wrong:
             raise system.BAD_PARAM(str(wrong)) from wrong
-        if qualifier or name.startswith(PREFIX):
-            raise system.BAD_PARAM("a branch is named beside the transaction, and not as a node's")
+        if qualifier:
+            raise system.BAD_PARAM(NAMED_TWICE)
+        if name.startswith(PREFIX):
+            raise system.BAD_PARAM(f"branch names that begin with {PREFIX!r} are the node's own")
+        if len(self._names) < NAMES_CACHED_MAX:
+            self._names[name] = name.encode("ascii")
         return branch_id(gtrid, name)
 
     def _recovery(self, branch: mqBranch) -> bytes:

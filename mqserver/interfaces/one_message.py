@@ -18,7 +18,7 @@ from mqserver.interfaces.parts import Parts
 from mqserver.interfaces.translation import new_message
 from mqserver.permissions import Right
 from mqserver.storage.contract import EVERYTHING, Message, NewMessage, Outcome
-from mqserver.transactions.work import CLEAN_ERRORS, Branch, Done, ended
+from mqserver.transactions.requests import CLEAN_ERRORS, Branch, Done, ended, give_up
 
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ class OneMessage:
         new = [new_message(header, attrib, data, parts.now_us(), call.principal.name)]
         branch = self._joined(call, control)
         if branch is None:
-            done = parts.work.alone(
+            done = parts.alone.carry_out(
                 call.request_id,
                 call.principal.name,
                 lambda own: Done(parts.queues.store(own, queue, new)),
@@ -80,7 +80,7 @@ class OneMessage:
         branch = None if is_alone else self._joined(call, control)
         found: Message | None
         if branch is None:
-            found = parts.work.alone(
+            found = parts.alone.carry_out(
                 call.request_id, call.principal.name, lambda own: self._first(take(own))
             )
             return found
@@ -131,5 +131,5 @@ class OneMessage:
             raise
         except BaseException:
             # It gave way to others, or part of it may have been done.
-            self._parts.work.give_up(branch.id)
+            give_up(self._parts.storage, branch.id)
             raise

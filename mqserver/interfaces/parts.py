@@ -16,6 +16,7 @@ from idl.mq import USEC_PER_SEC, check_queue_name
 from mqserver.permissions import Permissions, Right
 from mqserver.queues import Queues
 from mqserver.storage.contract import Storage
+from mqserver.transactions.alone import Alone
 from mqserver.transactions.joining import Joining
 from mqserver.transactions.work import Work
 
@@ -37,6 +38,7 @@ class Parts:
     storage: Storage
     queues: Queues
     work: Work
+    alone: Alone
     joining: Joining
     permissions: Permissions
     channels: Notifying
@@ -55,10 +57,11 @@ class Parts:
 
     def check(self, call: Call, queue: str, right: Right, operation: str) -> None:
         """Raises NO_PERMISSION unless the caller may do this to the queue; it need not exist."""
-        try:
-            check_queue_name(queue)
-        except InvalidValue as wrong:
-            raise system.BAD_PARAM(str(wrong)) from wrong
+        if not self.queues.is_known(queue):
+            try:
+                check_queue_name(queue)
+            except InvalidValue as wrong:
+                raise system.BAD_PARAM(str(wrong)) from wrong
         self.permissions.check(call.principal.name, queue, right, operation)
 
     def start_notify(self, queue: str, channel: str, group: int) -> None:

@@ -29,9 +29,9 @@ from idl.mq import (
     mqTimestamp,
 )
 from mqserver import errors
-from mqserver.queues import key_text
+from mqserver.queues import ATTRIBUTES_LENGTH_MAX, key_text, weight
 from mqserver.storage.contract import EVERYTHING, Attributes, Message, NewMessage, Selection
-from mqserver.transactions.work import status_of
+from mqserver.transactions.requests import status_of
 
 log = logging.getLogger("oncemq.node")
 
@@ -108,6 +108,10 @@ def selection_of(wanted: mqSelection) -> Selection:
 
 
 def _pairs(attribs: mqAttribList) -> Attributes:
+    if not attribs:
+        return ()
+    if sum([len(pair.key) + len(pair.value) for pair in attribs]) > ATTRIBUTES_LENGTH_MAX:
+        raise errors.LimitExceeded(f"{ATTRIBUTES_LENGTH_MAX} characters of attributes")
     return tuple([(pair.key, pair.value) for pair in attribs])
 
 
@@ -147,9 +151,9 @@ def taken_of(messages: Sequence[Message]) -> mqTaken:
 NOTHING_TAKEN = mqTaken((), mqBatch((), (), (), (), (), (), ()))
 
 
-def payload_bytes(messages: Iterable[Message]) -> int:
-    """How many bytes the payloads have together."""
-    return sum([len(message.payload) for message in messages])
+def answer_bytes(messages: Iterable[Message]) -> int:
+    """About how many bytes an answer with these messages has."""
+    return sum([weight(message.payload, message.attributes) for message in messages])
 
 
 def header_of(message: Message) -> mqHeader:

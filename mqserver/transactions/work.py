@@ -1,9 +1,8 @@
 """Branches at work: whose they are, which request comes next, what was answered, how they ended.
 
-A call without a transaction is a branch of its own, known by the call's request id. A branch of a
-transaction counts its requests, and keeps the last answer: so every call may be repeated, also
-while the first is still running, and what comes late is refused. What the requests do is handed in;
-this module knows neither queues nor messages.
+A branch of a transaction counts its requests, and keeps the last answer: so every call may be
+repeated, also while the first is still running, and what comes late is refused. What the requests
+do is handed in; this module knows neither queues nor messages.
 
     a request's number      what happens
     the next one            it is carried out, and its answer kept
@@ -20,54 +19,32 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
-from idl import system
 from idl.cos import Status, Vote
-from idl.mapping import UserException
 from idl.mq import RequestOutOfOrder, mqCompletion
 from idl.otids import GTRID_BYTES
-from mqserver.errors import (
-    BranchEnded,
-    LimitExceeded,
-    LockTimeout,
-    MessageNotFound,
-    MqError,
-    QueueError,
-    StorageError,
-)
-from mqserver.storage.contract import Message, Outcome, Storage
+from mqserver.errors import BranchEnded, LimitExceeded, MqError
+from mqserver.storage.contract import Outcome, Storage
 from mqserver.transactions import resource
+from mqserver.transactions.requests import (
+    CLEAN_ERRORS,
+    STATUS_OF,
+    Branch,
+    Done,
+    WorkLimits,
+    ended,
+    give_up,
+    outcome_of,
+    refused,
+)
 
 log = logging.getLogger("oncemq.node")
-audit = logging.getLogger("oncemq.audit")
 
-ALONE = b"auto"
 # After a restart nothing tells which names a transaction used here, but clients count them.
 NAMES_TRIED = tuple(f"n{number}".encode() for number in range(1, 17))
-NOT_YOURS = "there is no such branch of this caller's"
 SMALL_ANSWER_BYTES = 64 * 1024
 
-STATUS_OF = {
-    Outcome.UNKNOWN: Status.NO_TRANSACTION,
-    Outcome.ACTIVE: Status.ACTIVE,
-    Outcome.PREPARED: Status.PREPARED,
-    Outcome.COMMITTED: Status.COMMITTED,
-    Outcome.ROLLED_BACK: Status.ROLLED_BACK,
-    Outcome.HEURISTICALLY_COMMITTED: Status.COMMITTED,
-    Outcome.HEURISTICALLY_ROLLED_BACK: Status.ROLLED_BACK,
-}
-# After these nothing was changed, and the branch goes on.
-CLEAN_ERRORS = (
-    BranchEnded,
-    QueueError,
-    MessageNotFound,
-    LockTimeout,
-    LimitExceeded,
-    UserException,
-    system.SystemException,
-)
 # In place of an answer that was too large to be kept.
 _DROPPED = object()
 # Of several branches of a transaction, the one that says most about it.
@@ -78,97 +55,6 @@ _TELLING = (
     Status.ROLLED_BACK,
     Status.NO_TRANSACTION,
 )
-
-
-@dataclass(frozen=True)
-class WorkLimits:
-    """How much clients may have under way, and how much of what they did is remembered."""
-
-    branches_per_principal_max: int = 1000
-    branch_messages_max: int = 1_000_000
-    branch_bytes_max: int = 256 * 1024 * 1024
-    answers_kept: int = 20_000
-    answers_bytes_max: int = 64 * 1024 * 1024
-    ended_kept: int = 50_000
-
-
-class Done(NamedTuple):
-    """What a request answers, how large that is, and whether anything was stored or taken."""
-
-    answer: Any
-    size: int = 0
-    is_changed: bool = True
-
-
-class Branch:
-    """A branch as its owner sees it. Requests hold `lock`, ends hold `end_lock`."""
-
-    __slots__ = (
-        "answer",
-        "begun_at",
-        "end_lock",
-        "id",
-        "is_answered",
-        "is_joined",
-        "kind",
-        "lists",
-        "lock",
-        "number",
-        "outcome",
-        "owner",
-        "stored",
-        "stored_bytes",
-        "taken",
-        "vote",
-    )
-
-    def __init__(self, branch: bytes, owner: str, now: float, is_joined: bool = False) -> None:
-        self.id = branch
-        self.owner = owner
-        # Since when it is what it is: at work, or prepared.
-        self.begun_at = now
-        self.is_joined = is_joined
-        self.lock = threading.Lock()
-        self.end_lock = threading.Lock()
-        self.number = 0
-        self.kind = ""
-        self.answer: Any = None
-        self.is_answered = False
-        self.stored = 0
-        self.stored_bytes = 0
-        self.taken = 0
-        self.outcome = Outcome.ACTIVE
-        self.vote: Vote | None = None
-        # Frozen lists of messages that the branch has taken, by name.
-        self.lists: dict[str, list[Message]] = {}
-
-
-class _Alone:
-    """A call without a transaction: who made it, and what it answered."""
-
-    __slots__ = ("done", "lock", "owner")
-
-    def __init__(self, owner: str) -> None:
-        self.owner = owner
-        self.lock = threading.Lock()
-        self.done: Done | None = None
-
-
-def ended(branch: bytes, outcome: Outcome) -> BranchEnded:
-    """The branch is over, and ended so."""
-    return BranchEnded(branch.hex(), outcome.name)
-
-
-def outcome_of(error: BranchEnded) -> Outcome:
-    """How the branch ended that the error speaks of."""
-    name = error.args[1] if len(error.args) > 1 else ""
-    return Outcome.__members__.get(str(name), Outcome.UNKNOWN)
-
-
-def status_of(error: BranchEnded) -> Status:
-    """The same for clients: what nobody knows of has not happened."""
-    outcome = outcome_of(error)
-    return Status.ROLLED_BACK if outcome is Outcome.UNKNOWN else STATUS_OF[outcome]
 
 
 class Work:
@@ -187,71 +73,12 @@ class Work:
         self.limits = limits or WorkLimits()
         self._lock = threading.Lock()
         self._started_at = clock()
-        self._running: dict[bytes, _Alone] = {}
-        self._done: dict[bytes, _Alone] = {}
-        self._done_bytes = 0
         self._open: dict[bytes, Branch] = {}
         self._ended: dict[bytes, Branch] = {}
         self._open_of: dict[str, int] = {}
         self._names: dict[bytes, list[bytes]] = {}
         # Branches whose last answer is large, oldest first.
         self._large: dict[bytes, int] = {}
-
-    # --- Calls without a transaction
-
-    def alone(self, request_id: bytes, owner: str, act: Callable[[bytes], Done]) -> Any:
-        """What the call answers, which is a transaction of its own; repeated, the same again.
-
-        Raises `BranchEnded` where it is known only that it ended, and how.
-        """
-        known = self._done.get(request_id) or self._running.get(request_id)
-        if known is None:
-            known = self._running.setdefault(request_id, _Alone(owner))
-        if known.owner != owner:
-            raise self._refused(owner, request_id)
-        with known.lock:
-            known = self._done.get(request_id, known)
-            if known.done is None:
-                try:
-                    known.done = self._carry_out_alone(ALONE + request_id, act)
-                    self._remember(request_id, known)
-                finally:
-                    self._running.pop(request_id, None)
-            return known.done.answer
-
-    def _carry_out_alone(self, branch: bytes, act: Callable[[bytes], Done]) -> Done:
-        try:
-            done = act(branch)
-            if done.is_changed:
-                self._storage.commit_one_phase(branch)
-            else:
-                self._storage.rollback(branch)
-        except BranchEnded:
-            raise
-        except BaseException:
-            self.give_up(branch)
-            raise
-        return done
-
-    def give_up(self, branch: bytes) -> None:
-        """The branch is rolled back, if it is at work; one that cannot be stays as it is."""
-        # One that did not even begin leaves no trace, so that the call can be repeated.
-        with contextlib.suppress(StorageError, BranchEnded):
-            if self._storage.outcome(branch) is Outcome.ACTIVE:
-                self._storage.rollback(branch)
-
-    def _remember(self, request_id: bytes, known: _Alone) -> None:
-        assert known.done is not None
-        limits = self.limits
-        with self._lock:
-            self._done[request_id] = known
-            self._done_bytes += known.done.size
-            while (
-                len(self._done) > limits.answers_kept or self._done_bytes > limits.answers_bytes_max
-            ):
-                oldest = self._done.pop(next(iter(self._done)))
-                assert oldest.done is not None
-                self._done_bytes -= oldest.done.size
 
     # --- Requests of a branch
 
@@ -273,7 +100,7 @@ class Work:
                 raise
             except BaseException:
                 # It gave way to others, or part of it may have been done.
-                self.give_up(branch)
+                give_up(self._storage, branch)
                 raise
             found.answer, found.is_answered = done.answer, True
             if done.size > SMALL_ANSWER_BYTES:
@@ -295,7 +122,7 @@ class Work:
         if found is None:
             return self._begin(branch, owner, number)
         if found.owner != owner:
-            raise self._refused(owner, branch)
+            raise refused(owner, branch)
         return found
 
     def _begin(self, branch: bytes, owner: str, number: int) -> Branch:
@@ -317,7 +144,7 @@ class Work:
             known = self._open.get(made.id)
             if known is not None:
                 if known.owner != made.owner and not made.is_joined:
-                    raise self._refused(made.owner, made.id)
+                    raise refused(made.owner, made.id)
                 return known
             count = self._open_of.get(made.owner, 0)
             if count >= self.limits.branches_per_principal_max:
@@ -326,10 +153,6 @@ class Work:
             self._open[made.id] = made
             self._names.setdefault(made.id[:GTRID_BYTES], []).append(made.id)
             return made
-
-    def _refused(self, owner: str, branch: bytes) -> system.NO_PERMISSION:
-        audit.warning("%s names a branch of another: %s", owner, branch.hex())
-        return system.NO_PERMISSION(NOT_YOURS)
 
     def _keep_large(self, found: Branch, size: int) -> None:
         with self._lock:
@@ -383,7 +206,7 @@ class Work:
                 with found.end_lock:
                     status, is_read_only = self._complete(found, completion, recovery)
             except BaseException:
-                self.give_up(branch)
+                give_up(self._storage, branch)
                 raise
             return Done((status, is_read_only, answer))
 
@@ -433,7 +256,7 @@ class Work:
                 return Vote.COMMIT
             raise self._fenced(branch) if outcome is Outcome.UNKNOWN else ended(branch, outcome)
         if found.owner != owner:
-            raise self._refused(owner, branch)
+            raise refused(owner, branch)
         with found.end_lock:
             if found.vote is None:
                 if found.outcome is not Outcome.ACTIVE:
@@ -458,7 +281,7 @@ class Work:
             self._roll_back(branch)
             return
         if found.owner != owner:
-            raise self._refused(owner, branch)
+            raise refused(owner, branch)
         with found.end_lock:
             self._roll_back(branch)
 
@@ -477,7 +300,7 @@ class Work:
             outcome = self._storage.outcome(branch)
             raise self._fenced(branch) if outcome is Outcome.UNKNOWN else ended(branch, outcome)
         if found.owner != owner:
-            raise self._refused(owner, branch)
+            raise refused(owner, branch)
         if found.outcome is not Outcome.ACTIVE:
             raise ended(branch, found.outcome)
         self._heard_of(branch)

@@ -1,0 +1,143 @@
+"""What is said of requests: what they answer, whose branch they work in, and how that ended.
+
+The vocabulary of `work` and `alone`; it acts on nothing but `give_up`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from idl import system
+from idl.cos import Status, Vote
+from idl.mapping import UserException
+from mqserver.errors import (
+    BranchEnded,
+    LimitExceeded,
+    LockTimeout,
+    MessageNotFound,
+    QueueError,
+    StorageError,
+)
+from mqserver.storage.contract import Message, Outcome, Storage
+
+audit = logging.getLogger("oncemq.audit")
+
+NOT_YOURS = "there is no such branch of this caller's"
+
+STATUS_OF = {
+    Outcome.UNKNOWN: Status.NO_TRANSACTION,
+    Outcome.ACTIVE: Status.ACTIVE,
+    Outcome.PREPARED: Status.PREPARED,
+    Outcome.COMMITTED: Status.COMMITTED,
+    Outcome.ROLLED_BACK: Status.ROLLED_BACK,
+    Outcome.HEURISTICALLY_COMMITTED: Status.COMMITTED,
+    Outcome.HEURISTICALLY_ROLLED_BACK: Status.ROLLED_BACK,
+}
+# After these nothing was changed, and the branch goes on.
+CLEAN_ERRORS = (
+    BranchEnded,
+    QueueError,
+    MessageNotFound,
+    LockTimeout,
+    LimitExceeded,
+    UserException,
+    system.SystemException,
+)
+
+
+@dataclass(frozen=True)
+class WorkLimits:
+    """How much clients may have under way, and how much of what they did is remembered."""
+
+    branches_per_principal_max: int = 1000
+    branch_messages_max: int = 1_000_000
+    branch_bytes_max: int = 256 * 1024 * 1024
+    answers_kept: int = 20_000
+    answers_bytes_max: int = 64 * 1024 * 1024
+    ended_kept: int = 20_000
+
+
+class Done(NamedTuple):
+    """What a request answers, how large that is, and whether anything was stored or taken."""
+
+    answer: Any
+    size: int = 0
+    is_changed: bool = True
+
+
+class Branch:
+    """A branch as its owner sees it. Requests hold `lock`, ends hold `end_lock`."""
+
+    __slots__ = (
+        "answer",
+        "begun_at",
+        "end_lock",
+        "id",
+        "is_answered",
+        "is_joined",
+        "kind",
+        "lists",
+        "lock",
+        "number",
+        "outcome",
+        "owner",
+        "stored",
+        "stored_bytes",
+        "taken",
+        "vote",
+    )
+
+    def __init__(self, branch: bytes, owner: str, now: float, is_joined: bool = False) -> None:
+        self.id = branch
+        self.owner = owner
+        # Since when it is what it is: at work, or prepared.
+        self.begun_at = now
+        self.is_joined = is_joined
+        self.lock = threading.Lock()
+        self.end_lock = threading.Lock()
+        self.number = 0
+        self.kind = ""
+        self.answer: Any = None
+        self.is_answered = False
+        self.stored = 0
+        self.stored_bytes = 0
+        self.taken = 0
+        self.outcome = Outcome.ACTIVE
+        self.vote: Vote | None = None
+        # Frozen lists of messages that the branch has taken, by name.
+        self.lists: dict[str, list[Message]] = {}
+
+
+def ended(branch: bytes, outcome: Outcome) -> BranchEnded:
+    """The branch is over, and ended so."""
+    return BranchEnded(branch.hex(), outcome.name)
+
+
+def outcome_of(error: BranchEnded) -> Outcome:
+    """How the branch ended that the error speaks of."""
+    name = error.args[1] if len(error.args) > 1 else ""
+    return Outcome.__members__.get(str(name), Outcome.UNKNOWN)
+
+
+def status_of(error: BranchEnded) -> Status:
+    """The same for clients: what nobody knows of has not happened."""
+    outcome = outcome_of(error)
+    return Status.ROLLED_BACK if outcome is Outcome.UNKNOWN else STATUS_OF[outcome]
+
+
+def refused(caller: str, branch: bytes) -> system.NO_PERMISSION:
+    """The branch is another's, which the caller is told in the words for one that never was."""
+    audit.warning("%s names a branch of another: %s", caller, branch.hex())
+    return system.NO_PERMISSION(NOT_YOURS)
+
+
+def give_up(storage: Storage, branch: bytes) -> None:
+    """The branch is rolled back, if it is at work; one that cannot be stays as it is."""
+    # One that did not even begin leaves no trace, so that the call can be repeated.
+    with contextlib.suppress(StorageError, BranchEnded):
+        if storage.outcome(branch) is Outcome.ACTIVE:
+            storage.rollback(branch)
