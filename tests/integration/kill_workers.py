@@ -10,7 +10,6 @@ at, and leaves with 0. Whatever it does is in its history before it is done: see
     mover          gets from a on n1 and puts to b on n2, in one transaction over both
     local mover    gets from a on n1 and puts to c on n1, in one phase
     consumer       gets from b on n2, now and then also from c on n1, in one transaction
-
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ QUEUES = {"a": "n1", "b": "n2", "c": "n1"}
 TIMEOUT_S = 4.0
 TRANSACTION_S = 8.0
 WAIT_S = 0.3
-PAUSE_S = 0.02
+PAUSE_S = 0.05
 BATCH = 5
 LARGE = 60_000
 LARGE_SHARE = 0.02

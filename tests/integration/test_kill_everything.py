@@ -25,7 +25,9 @@ from tests.integration.crew import Crew, Report
 SECONDS = 30.0
 # So much longer it goes on where the machine is slow and not enough has happened.
 SECONDS_MORE = 60.0
-PAUSE_S = (0.05, 0.6)
+PAUSE_S = (0.1, 1.0)
+# So often the next is killed before the last one is back.
+HASTE = 0.3
 DOWN_S = (0.0, 0.3)
 KINDS = ("n1", "n2", "coordinator", "client")
 KILLS_MIN = 5
@@ -58,9 +60,11 @@ class Killer:
         self.kills[kind] += 1
         crew, cluster = self._crew, self._crew.cluster
         if kind == "client":
-            worker = self._chance.choice(crew.workers)
-            crew.kill(worker)
-            worker.start()
+            workers = self._chance.sample(crew.workers, self._chance.randint(1, 3))
+            for worker in workers:
+                crew.kill(worker)
+            for worker in workers:
+                worker.start()
             return
         server = cluster.coordinator if kind == "coordinator" else cluster.nodes[kind]
         server.kill()
@@ -68,6 +72,8 @@ class Killer:
             crew.restarted(kind)
         time.sleep(self._chance.uniform(*DOWN_S))
         server.start()
+        if self._chance.random() > HASTE:
+            server.wait_until_ready()
 
 
 def _has_enough(killer: Killer) -> bool:
