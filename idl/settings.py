@@ -245,7 +245,9 @@ def add_flags(parser: argparse.ArgumentParser, program: Program) -> None:
 
 def flags_of(parsed: argparse.Namespace) -> dict[str, Any]:
     """What was said by flags that `add_flags` has added."""
-    return {key: value for key, value in vars(parsed).items() if key in BY_KEY and value is not None}
+    return {
+        key: value for key, value in vars(parsed).items() if key in BY_KEY and value is not None
+    }
 
 
 def read_settings(

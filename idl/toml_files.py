@@ -79,9 +79,12 @@ def _read(path: Path) -> str:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as refused:
         raise BadFile(f"{path} cannot be read: {refused.strerror}") from refused
-    with open(fd, "rb") as file:
+    try:
         _refuse_strangers(path, os.fstat(fd))
-        data = file.read(FILE_BYTES_MAX + 1)
+        with open(fd, "rb", closefd=False) as file:
+            data = file.read(FILE_BYTES_MAX + 1)
+    finally:
+        os.close(fd)
     if len(data) > FILE_BYTES_MAX:
         raise BadFile(f"{path} has more than {FILE_BYTES_MAX} bytes")
     try:

@@ -110,7 +110,7 @@ OPERATION_RIGHTS: Mapping[str, Mapping[str, Rule]] = {
     "channel": {
         "for_consumers": Right.BROWSE,
         "for_suppliers": Right.WRITE,
-        "destroy": Right.ADMIN,
+        "destroy": Need.OWNER,
     },
     "resource": _RESOURCE,
     "branch": _RESOURCE,
@@ -263,6 +263,9 @@ class Permissions:
                 return principal in rules.coordinators
             case Need.OPERATOR:
                 return principal in rules.operators
+            case Need.OWNER | Need.WORK:
+                # Whoever may do nothing has begun nothing.
+                return bool(rules.rights_anywhere(principal))
             case rule:
                 return rule is not None
 

@@ -197,6 +197,8 @@ def test_whoever_has_a_right_nowhere_does_not_get_as_far_as_a_servant(
     assert _authorize(permissions, "billing-1", "node", "putMany")
     assert not _authorize(permissions, "auditor", "node", "putMany")
     assert not _authorize(permissions, "stranger", "node", "browse")
+    assert not _authorize(permissions, "stranger", "node", "rollbackBranch")
+    assert not _authorize(permissions, "stranger", "node", "pushDown")
     assert not _authorize(permissions, "billing-1", "admin", "createQueue")
     assert _authorize(permissions, "keeper", "admin", "createQueue")
     assert _authorize(permissions, "root", "admin", "createQueue")
