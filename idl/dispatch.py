@@ -100,10 +100,19 @@ class ObjectTable:
         """Carries out one request. Whatever goes wrong becomes an answer."""
         try:
             function, codec = self._find(call, name, operation)
-            values = _read_arguments(codec, arguments, references)
-            return self._run(call, function, codec, values, references)
+            values = codec.read_arguments(arguments, references)
+        except InvalidValue as wrong:
+            told = system.BAD_PARAM(str(wrong))
+            return Answer(write_exception(told, references), is_exception=True)
         except system.SystemException as refused:
             return Answer(write_exception(refused, references), is_exception=True)
+        try:
+            return Answer(codec.write_result(serve_within(call, function, values), references))
+        except system.SystemException as raised:
+            return Answer(write_exception(raised, references), is_exception=True)
+        # This is the loop that serves calls: no failure of a servant may end it.
+        except Exception as raised:  # noqa: BLE001
+            return self._failed(call, codec, raised, references)
 
     def _find(
         self, call: Call, name: str, operation: str
@@ -131,23 +140,6 @@ class ObjectTable:
         except InvalidValue as wrong:
             raise system.OBJECT_NOT_EXIST(str(wrong)) from wrong
 
-    def _run(
-        self,
-        call: Call,
-        function: Callable[..., Any],
-        codec: OperationCodec,
-        values: list[Any],
-        references: References,
-    ) -> Answer:
-        try:
-            result = serve_within(call, function, values)
-            return Answer(codec.write_result(result, references))
-        except system.SystemException as raised:
-            return Answer(write_exception(raised, references), is_exception=True)
-        # This is the loop that serves calls: no failure of a servant may end it.
-        except Exception as raised:  # noqa: BLE001
-            return self._failed(call, codec, raised, references)
-
     def _failed(
         self, call: Call, codec: OperationCodec, raised: Exception, references: References
     ) -> Answer:
@@ -160,12 +152,3 @@ class ObjectTable:
             system.Completion.MAYBE,
         )
         return Answer(write_exception(told, references), is_exception=True)
-
-
-def _read_arguments(
-    codec: OperationCodec, arguments: tuple[Any, ...], references: References
-) -> list[Any]:
-    try:
-        return codec.read_arguments(arguments, references)
-    except InvalidValue as wrong:
-        raise system.BAD_PARAM(str(wrong)) from wrong

@@ -19,7 +19,10 @@ from idl.proxies import (
     export_proxy,
     make_proxy,
     new_request_id,
+    parts_of,
+    proxy_of,
     reference_of,
+    text_of,
     unguessable_name,
     write_arguments,
 )
@@ -57,11 +60,11 @@ class LocalOrb:
 
     def proxy(self, reference: str, interface: type[T], timeout_s: float | None = None) -> T:
         """See `Orb.proxy`. A direct call cannot be cut short: the timeout has no effect."""
-        return make_proxy(Reference.parse(reference), interface, self, timeout_s)
+        return proxy_of(reference, interface, self, timeout_s)
 
     def reference_of(self, published: object) -> str:
         """See `Orb.reference_of`."""
-        return str(reference_of(cast(Proxy, published)))
+        return text_of(cast(Proxy, published))
 
     def close(self) -> None:
         """See `Orb.close`."""
@@ -79,13 +82,19 @@ class LocalOrb:
             transaction=outgoing.transaction,
         )
         plain = write_arguments(codec, arguments, self)
-        name = reference_of(proxy).name
+        name = parts_of(proxy)[0]
         answer = self._objects.serve(call, name, codec.operation.name, plain, self)
         if answer.is_exception:
             raise read_exception(answer.plain, codec.exceptions, self)
         return codec.read_result(answer.plain, self)
 
-    def start(self, proxy: Proxy, codec: OperationCodec, arguments: tuple[Any, ...]) -> None:
+    def start(
+        self,
+        proxy: Proxy,
+        codec: OperationCodec,
+        arguments: tuple[Any, ...],
+        timeout_s: float | None = None,
+    ) -> None:
         """See `Caller.start`: here nothing is under way before it is waited for."""
 
     def export(self, target: object, interface: type) -> str:
@@ -94,4 +103,4 @@ class LocalOrb:
 
     def resolve(self, name: str, interface: type) -> object:
         """See `References.resolve`."""
-        return make_proxy(Reference.parse(name), interface, self)
+        return proxy_of(name, interface, self)

@@ -61,48 +61,48 @@ class Codec:
 # --- Operations ----------------------------------------------------------------------------------
 
 
+# What one value needs on its way: where it is, its check and its conversion, each unless needless.
+Slot = tuple[str, Callable[[Any, str], None] | None, Callable[[Any, References], Any] | None]
+Slots = tuple[Slot, ...]
+
+
 @dataclass(frozen=True)
 class OperationCodec:
     """Arguments, result and exceptions of one operation, in both directions."""
 
     operation: Operation
-    arguments: tuple[tuple[str, IdlType, Codec], ...]
-    results: tuple[tuple[str, IdlType, Codec], ...]
+    arguments_out: Slots
+    arguments_in: Slots
+    results_out: Slots
+    results_in: Slots
     exceptions: dict[str, type[UserException]]
 
     def write_arguments(self, values: tuple[Any, ...], references: References) -> tuple[Any, ...]:
         """Checks the arguments of a call and makes them plain."""
-        return _write(self.arguments, values, references, self.operation.name)
+        return _write(self.arguments_out, values, references, self.operation.name)
 
     def read_arguments(self, plain: object, references: References) -> list[Any]:
         """The arguments of a call, checked again: they come from a stranger."""
-        return _read(self.arguments, plain, references, self.operation.name)
+        return _read(self.arguments_in, plain, references, self.operation.name)
 
     def write_result(self, value: Any, references: References) -> Any:
         """Makes plain what the operation returned."""
-        values = self._returned(value)
-        return _write(self.results, values, references, self.operation.name)
+        if value is None and not self.results_out:
+            return ()
+        return _write(self.results_out, self._returned(value), references, self.operation.name)
 
     def read_result(self, plain: object, references: References) -> Any:
         """What the operation returned."""
-        values = _read(self.results, plain, references, self.operation.name)
-        match len(values):
-            case 0:
-                return None
-            case 1:
-                return values[0]
-            case _:
-                return tuple(values)
+        if plain == () and not self.results_in:
+            return None
+        values = _read(self.results_in, plain, references, self.operation.name)
+        return values[0] if len(values) == 1 else tuple(values)
 
     def _returned(self, value: Any) -> tuple[Any, ...]:
-        if len(self.results) == 1:
+        if len(self.results_out) == 1:
             return (value,)
-        if not self.results:
-            if value is not None:
-                raise InvalidValue(
-                    f"{self.operation.name} returned {type(value).__name__}, not None"
-                )
-            return ()
+        if not self.results_out:
+            raise InvalidValue(f"{self.operation.name} returned {type(value).__name__}, not None")
         if type(value) is not tuple:
             raise InvalidValue(
                 f"{self.operation.name} returned {type(value).__name__}, not a tuple"
@@ -118,15 +118,32 @@ def operation_codecs(interface: type) -> dict[str, OperationCodec]:
 
 def _operation_codec(op: Operation) -> OperationCodec:
     results = () if op.result is None else (("result", op.result),)
+    arguments = [(f"{op.name}.{n}", t, codec_of(t)) for n, t in op.parameters]
+    returned = [(f"{op.name}.{n}", t, codec_of(t)) for n, t in (*results, *op.out)]
     return OperationCodec(
         operation=op,
-        arguments=tuple((f"{op.name}.{n}", t, codec_of(t)) for n, t in op.parameters),
-        results=tuple((f"{op.name}.{n}", t, codec_of(t)) for n, t in (*results, *op.out)),
+        arguments_out=_slots_out(arguments),
+        arguments_in=_slots_in(arguments),
+        results_out=_slots_out(returned),
+        results_in=_slots_in(returned),
         exceptions={repository_id(raised): raised for raised in op.raises},
     )
 
 
-Slots = tuple[tuple[str, IdlType, Codec], ...]
+def _slots_out(values: list[tuple[str, IdlType, Codec]]) -> Slots:
+    # Whether an object can be named is for whoever names it to say: there is nothing to check.
+    return tuple(
+        (where, None if isinstance(kind, ObjectReference) else kind.check, codec.write)
+        for where, kind, codec in values
+    )
+
+
+def _slots_in(values: list[tuple[str, IdlType, Codec]]) -> Slots:
+    # What a reader has made is of its type, and was checked as it was made.
+    return tuple(
+        (where, kind.check if codec.read is None else None, codec.read)
+        for where, kind, codec in values
+    )
 
 
 def _write(
@@ -134,11 +151,14 @@ def _write(
 ) -> tuple[Any, ...]:
     if len(values) != len(slots):
         raise _wrong_count(slots, values, name)
+    if not slots:
+        return ()
     plain = []
     # The counts are equal; the plain zip is a good part faster, on the way of every call.
-    for (where, idl_type, codec), value in zip(slots, values):  # noqa: B905
-        idl_type.check(value, where)
-        plain.append(value if codec.write is None else codec.write(value, references))
+    for (where, check, write), value in zip(slots, values):  # noqa: B905
+        if check is not None:
+            check(value, where)
+        plain.append(value if write is None else write(value, references))
     return tuple(plain)
 
 
@@ -148,9 +168,10 @@ def _read(slots: Slots, plain: object, references: References, name: str) -> lis
     if len(plain) != len(slots):
         raise _wrong_count(slots, plain, name)
     values = []
-    for (where, idl_type, codec), part in zip(slots, plain):  # noqa: B905
-        value = part if codec.read is None else codec.read(part, references)
-        idl_type.check(value, where)
+    for (where, check, read), part in zip(slots, plain):  # noqa: B905
+        value = part if read is None else read(part, references)
+        if check is not None:
+            check(value, where)
         values.append(value)
     return values
 
@@ -269,20 +290,18 @@ def _sequence_codec(element: IdlType) -> Codec:
 def _structure_writer(python: Any) -> Writer:
     names = [name for name, _ in fields_of(python)]
     writers = [codec_of(idl_type).write for _, idl_type in fields_of(python)]
+    if len(names) < 2 and not any(writers):
+        return lambda value, _: field_values(value)
+    fields = operator.attrgetter(*names) if len(names) > 1 else field_values
     if not any(writers):
-        if len(names) < 2:
-            return lambda value, _: field_values(value)
-        fields = operator.attrgetter(*names)
         return lambda value, _: fields(value)
-    pairs = list(zip(names, writers, strict=True))
+    places = [(place, writer) for place, writer in enumerate(writers) if writer is not None]
 
     def write(value: Any, references: References) -> Any:
-        return tuple(
-            [
-                getattr(value, name) if writer is None else writer(getattr(value, name), references)
-                for name, writer in pairs
-            ]
-        )
+        plain = list(fields(value))
+        for place, writer in places:
+            plain[place] = writer(plain[place], references)
+        return tuple(plain)
 
     return write
 
@@ -290,18 +309,17 @@ def _structure_writer(python: Any) -> Writer:
 @functools.cache
 def _structure_reader(python: Any) -> Reader:
     readers = [codec_of(idl_type).read for _, idl_type in fields_of(python)]
-    is_plain = not any(readers)
+    count = len(readers)
+    places = [(place, reader) for place, reader in enumerate(readers) if reader is not None]
 
     def read(plain: Any, references: References) -> Any:
-        if type(plain) is not tuple or len(plain) != len(readers):
-            raise InvalidValue(f"{python.__name__}: not a sequence of {len(readers)} fields")
-        if is_plain:
+        if type(plain) is not tuple or len(plain) != count:
+            raise InvalidValue(f"{python.__name__}: not a sequence of {count} fields")
+        if not places:
             return python(*plain)
-        return python(
-            *[
-                part if reader is None else reader(part, references)
-                for part, reader in zip(plain, readers, strict=True)
-            ]
-        )
+        values = list(plain)
+        for place, reader in places:
+            values[place] = reader(values[place], references)
+        return python(*values)
 
     return read

@@ -14,6 +14,7 @@ another. Pure: secrets come from whoever has them.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import hmac
 import re
@@ -33,7 +34,9 @@ TAG_BYTES = 12
 _GTRID = struct.Struct(">8sIQ12s")
 _PREFIX = struct.Struct(">8sI")
 _NUMBER = struct.Struct(">Q")
-_BRANCH = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
+_is_branch = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII).fullmatch
+
+_blake2b = hashlib.blake2b
 
 PREFIX_BYTES = _PREFIX.size
 GTRID_BYTES = _GTRID.size
@@ -56,9 +59,18 @@ class Gtrid(NamedTuple):
 
 def decode_gtrid(data: bytes) -> Gtrid:
     """The parts of a name; raises `InvalidValue` for what is no name of ours."""
-    if len(data) != GTRID_BYTES:
-        raise InvalidValue(f"a transaction's name has {GTRID_BYTES} bytes, not {len(data)}")
+    _check_length(data)
     return Gtrid(*_GTRID.unpack(data))
+
+
+def number_of(gtrid: bytes) -> int:
+    """The number of the transaction in its incarnation."""
+    return decode_gtrid(gtrid).number
+
+
+def _check_length(gtrid: bytes) -> None:
+    if len(gtrid) != GTRID_BYTES:
+        raise InvalidValue(f"a transaction's name has {GTRID_BYTES} bytes, not {len(gtrid)}")
 
 
 # --- Issuing -------------------------------------------------------------------------------------
@@ -83,18 +95,24 @@ def issue(prefix: bytes, secret: bytes, number: int) -> bytes:
 
 def is_issued(gtrid: Gtrid, incarnation_secret: bytes) -> bool:
     """Whether the name was made with the secret of its block."""
-    secret = block_secret(incarnation_secret, gtrid.number)
-    made = issue(prefix_of(gtrid.identity, gtrid.incarnation), secret, gtrid.number)
-    return hmac.compare_digest(made[-TAG_BYTES:], gtrid.tag)
+    return is_of_block(gtrid.encoded(), block_secret(incarnation_secret, gtrid.number))
+
+
+def is_of_block(gtrid: bytes, secret: bytes) -> bool:
+    """Whether the name was made with this secret, of the block to which its number belongs."""
+    made = _keyed(secret, gtrid[:-TAG_BYTES], TAG_BYTES)
+    return hmac.compare_digest(made, gtrid[-TAG_BYTES:])
 
 
 def _keyed(key: bytes, data: bytes, size: int) -> bytes:
-    return hashlib.blake2b(data, key=key, digest_size=size).digest()
+    return _blake2b(data, key=key, digest_size=size).digest()
 
 
 # --- Otids and branches --------------------------------------------------------------------------
 
 
+# A transaction is named in several calls, one soon after the other.
+@functools.lru_cache(maxsize=256)
 def otid_of(gtrid: bytes, branch: str = "") -> otid_t:
     """The otid of a transaction, or of one branch of it."""
     qualifier = branch.encode("ascii")
@@ -105,9 +123,11 @@ def split_otid(otid: otid_t) -> tuple[bytes, str]:
     """Transaction and branch of an otid; raises `InvalidValue` for one that is not ours."""
     if otid.formatID != FORMAT_ID:
         raise InvalidValue(f"otid of format {otid.formatID}: not one of this transaction service")
+    if not otid.bqual_length and len(otid.tid) == GTRID_BYTES:
+        return otid.tid, ""
     end = len(otid.tid) - otid.bqual_length
     gtrid, qualifier = otid.tid[:end], otid.tid[end:]
-    decode_gtrid(gtrid)
+    _check_length(gtrid)
     try:
         branch = qualifier.decode("ascii")
     except UnicodeDecodeError:
@@ -117,7 +137,7 @@ def split_otid(otid: otid_t) -> tuple[bytes, str]:
 
 def check_branch(name: str) -> str:
     """The name itself, when a branch can have it."""
-    if not _BRANCH.fullmatch(name):
+    if not _is_branch(name):
         raise InvalidValue(
             f"branch name {name[:60]!r}: use 1 to 64 letters, digits, dots, hyphens and underscores"
         )
@@ -145,7 +165,7 @@ def split_member(rest: str) -> tuple[bytes, str]:
         gtrid = bytes.fromhex(text)
     except ValueError:
         raise InvalidValue(f"object name {rest[:60]!r} does not name a transaction") from None
-    decode_gtrid(gtrid)
+    _check_length(gtrid)
     return gtrid, check_branch(branch) if branch else ""
 
 

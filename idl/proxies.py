@@ -8,11 +8,13 @@ be pickled: what travels is the reference.
 from __future__ import annotations
 
 import functools
+import os
 import secrets
+from collections import deque
 from collections.abc import Callable
 from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
-from idl.call import REQUEST_ID_BYTES, Reference
+from idl.call import REQUEST_ID_BYTES, Address, Reference, check_object_name
 from idl.mapping import InvalidValue, Operation, idl_name
 from idl.marshal import OperationCodec, operation_codecs
 from idl.system import BAD_PARAM
@@ -21,6 +23,7 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 UNGUESSABLE_BYTES = 16
+REQUEST_IDS_AT_ONCE = 256
 
 _CODEC = "oncemq_codec"
 
@@ -32,7 +35,11 @@ class Caller(Protocol):
         """Makes the call and returns or raises what it did."""
 
     def start(
-        self, proxy: Proxy, codec: OperationCodec, arguments: tuple[Any, ...]
+        self,
+        proxy: Proxy,
+        codec: OperationCodec,
+        arguments: tuple[Any, ...],
+        timeout_s: float | None = None,
     ) -> Callable[[], Any] | None:
         """Sends the call if that can be done at once; the function waits for what it did.
 
@@ -43,21 +50,30 @@ class Caller(Protocol):
 class Proxy:
     """What all proxies have in common; two that stand for the same object are equal."""
 
-    __slots__ = ("_caller", "_reference", "_timeout_s")
+    __slots__ = ("_address", "_caller", "_name", "_server", "_timeout_s")
 
-    def __init__(self, reference: Reference, caller: Caller, timeout_s: float | None) -> None:
-        self._reference = reference
+    def __init__(
+        self, name: str, address: Address, server: str, caller: Caller, timeout_s: float | None
+    ) -> None:
+        self._name = name
+        self._address = address
+        # The address as text: it is written, and looked up, with every call.
+        self._server = server
         self._caller = caller
         self._timeout_s = timeout_s
 
+    @property
+    def _reference(self) -> Reference:
+        return Reference(self._name, self._address)
+
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Proxy) and reference_of(self) == reference_of(other)
+        return isinstance(other, Proxy) and text_of(self) == text_of(other)
 
     def __hash__(self) -> int:
-        return hash(self._reference)
+        return hash(self._name)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._reference}>"
+        return f"<{type(self).__name__} {text_of(self)}>"
 
     def __reduce__(self) -> Any:
         raise TypeError(
@@ -75,19 +91,83 @@ def timeout_of(proxy: Proxy) -> float | None:
     return proxy._timeout_s
 
 
+def text_of(proxy: Proxy) -> str:
+    """What the proxy stands for, as it is written."""
+    return f"PYRO:{proxy._name}@{proxy._server}"
+
+
+def parts_of(proxy: Proxy) -> tuple[str, Address, str, float | None]:
+    """Name, address, the address as text, and how long a call may take, where that was said."""
+    return proxy._name, proxy._address, proxy._server, proxy._timeout_s
+
+
 def make_proxy(
     reference: Reference, interface: type[T], caller: Caller, timeout_s: float | None = None
 ) -> T:
     """An object with the interface's operations, each of which goes through the caller."""
+    address = reference.address
+    return proxy_at(reference.name, address, str(address), interface, caller, timeout_s)
+
+
+def proxy_of(text: str, interface: type[T], caller: Caller, timeout_s: float | None = None) -> T:
+    """The same for a reference that is written out; raises `InvalidValue` if it is none."""
+    name, address, server = parse_reference(text)
+    return proxy_at(name, address, server, interface, caller, timeout_s)
+
+
+def parse_reference(text: str) -> tuple[str, Address, str]:
+    """Name and address of what `Reference.parse` reads, and the address as it is written."""
+    if text[:5] == "PYRO:":
+        name, at, written = text[5:].partition("@")
+        if at:
+            return (check_object_name(name), *_server(written))
+    raise InvalidValue(f"reference {text[:60]!r} is not of the form PYRO:name@host:port")
+
+
+@functools.lru_cache(maxsize=1024)
+def _server(written: str) -> tuple[Address, str]:
+    address = Address.parse(written)
+    return address, str(address)
+
+
+def proxy_at(
+    name: str,
+    address: Address,
+    server: str,
+    interface: type[T],
+    caller: Caller,
+    timeout_s: float | None = None,
+) -> T:
+    """The same for the parts of a reference, which were checked before."""
     if timeout_s is not None and not 0 < timeout_s < float("inf"):
         raise InvalidValue(f"timeout {timeout_s!r}: a call may take a positive, finite time")
     kind: Any = interface
-    return cast(T, _proxy_class(kind)(reference, caller, timeout_s))
+    return cast(T, _proxy_class(kind)(name, address, server, caller, timeout_s))
+
+
+class _RequestIds:
+    """Random keys, made many at a time; a forked child makes its own."""
+
+    def __init__(self) -> None:
+        self._ready: deque[bytes] = deque()
+        os.register_at_fork(after_in_child=self._ready.clear)
+
+    def next(self) -> bytes:
+        try:
+            return self._ready.popleft()
+        except IndexError:
+            made = secrets.token_bytes(REQUEST_ID_BYTES * REQUEST_IDS_AT_ONCE)
+            starts = range(REQUEST_ID_BYTES, len(made), REQUEST_ID_BYTES)
+            self._ready.extend(made[start : start + REQUEST_ID_BYTES] for start in starts)
+            return made[:REQUEST_ID_BYTES]
+
+
+_REQUEST_IDS = _RequestIds()
 
 
 def new_request_id() -> bytes:
-    """An idempotency key that no other call has."""
-    return secrets.token_bytes(REQUEST_ID_BYTES)
+    """An idempotency key that no other call has, and that nobody can guess."""
+    return _REQUEST_IDS.next()
 
 
 def unguessable_name() -> str:
@@ -124,10 +204,23 @@ def started(
     Only proxies of a network can do so, and only where a connection stands ready; else nothing was
     sent. What was started must be waited for.
     """
+    return None if named else _started(None, method, arguments)
+
+
+def started_within(
+    timeout_s: float, method: Callable[P, T], *arguments: P.args, **named: P.kwargs
+) -> Callable[[], T] | None:
+    """The same for a call that may take so long, whatever else was said about its time."""
+    return None if named else _started(timeout_s, method, arguments)
+
+
+def _started(
+    timeout_s: float | None, method: Callable[..., T], arguments: tuple[Any, ...]
+) -> Callable[[], T] | None:
     proxy, codec = getattr(method, "__self__", None), getattr(method, _CODEC, None)
-    if not isinstance(proxy, Proxy) or codec is None or named:
+    if not isinstance(proxy, Proxy) or codec is None:
         return None
-    waiting: Callable[[], T] | None = proxy._caller.start(proxy, codec, arguments)
+    waiting: Callable[[], T] | None = proxy._caller.start(proxy, codec, arguments, timeout_s)
     return waiting
 
 
@@ -157,4 +250,4 @@ def export_proxy(target: object, interface: type) -> str:
             f"{type(target).__name__} is not a published {interface.__name__}: publish it, and "
             "pass what publish returned"
         )
-    return str(target._reference)
+    return text_of(target)

@@ -7,6 +7,7 @@ image, which `marshal.py` has made plain before they come here.
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import msgpack
@@ -22,27 +23,44 @@ UNITS_PER_CONTAINER = 8
 ELEMENTS_MAX = 1_000_000
 # Up to this size, what a body announces and does not hold cannot amount to much.
 TRUSTED_BYTES_MAX = 1024
+# What a thread may keep of its last message, so as not to ask for memory with each.
+KEPT_BYTES_MAX = 64 * 1024
 
 
 class Unreadable(ValueError):
     """A body is not what it should be: not msgpack, a foreign extension, or of the wrong form."""
 
 
+class _Packing(threading.local):
+    """A packer for each thread: to make one takes longer than to pack a call with it."""
+
+    def __init__(self) -> None:
+        self.packer = msgpack.Packer(use_bin_type=True)
+
+
+_PACKING = _Packing()
+
+
 def pack(plain: Any) -> bytes:
     """The bytes of plain values."""
-    packed: bytes = msgpack.packb(plain, use_bin_type=True)
+    packed: bytes = _PACKING.packer.pack(plain)
+    if len(packed) > KEPT_BYTES_MAX:
+        _PACKING.packer = msgpack.Packer(use_bin_type=True)
     return packed
 
 
 def unpack(body: bytes | memoryview) -> Any:
     """The plain values of a body, sequences as tuples; raises `Unreadable` for anything else."""
-    # Every value takes a byte at least: a short body cannot use up what it may make us build.
-    count = None if len(body) * (UNITS_PER_CONTAINER + 1) < UNITS_MAX else _Budget().count
-    limit = min(ELEMENTS_MAX, len(body))
+    size = len(body)
     try:
-        if len(body) > TRUSTED_BYTES_MAX:
-            _check_complete(body)
-        return msgpack.unpackb(
+        if size <= TRUSTED_BYTES_MAX:
+            # No sequence of it can have more elements than the body has bytes.
+            return _unpackb(body, use_list=False, ext_hook=_refuse_extension)
+        _check_complete(body)
+        # Every value takes a byte at least: a short body cannot use up what it may make us build.
+        count = None if size * (UNITS_PER_CONTAINER + 1) < UNITS_MAX else _Budget().count
+        limit = min(ELEMENTS_MAX, size)
+        return _unpackb(
             body,
             raw=False,
             use_list=False,
@@ -57,6 +75,9 @@ def unpack(body: bytes | memoryview) -> Any:
         raise Unreadable("the message body cannot be read") from wrong
 
 
+_unpackb = msgpack.unpackb
+
+
 def pack_call(object_name: str, operation: str, arguments: tuple[Any, ...]) -> bytes:
     """The body of a request."""
     return pack((object_name, operation, arguments, {}))
@@ -64,10 +85,12 @@ def pack_call(object_name: str, operation: str, arguments: tuple[Any, ...]) -> b
 
 def unpack_call(body: bytes | memoryview) -> tuple[str, str, tuple[Any, ...]]:
     """Object, operation and arguments of a request."""
-    match unpack(body):
-        case (str() as object_name, str() as operation, tuple() as arguments, {**named}):
-            if not named:
-                return object_name, operation, arguments
+    call = unpack(body)
+    if type(call) is tuple and len(call) == 4:
+        object_name, operation, arguments, named = call
+        is_named = type(object_name) is str and type(operation) is str
+        if is_named and type(arguments) is tuple and named == {}:
+            return object_name, operation, arguments
     raise Unreadable("the request does not have the form of a call")
 
 

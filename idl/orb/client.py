@@ -42,12 +42,12 @@ class NetworkLink(frames.Stream):
 
     def send_request(self, request: Request, deadline: float) -> None:
         """See `Link.send_request`."""
+        body, request_id, transaction, _, _ = request
         self._seq = (self._seq + 1) & 0xFFFF
-        frame = frames.encode(
-            frames.INVOKE, self._seq, request.request_id, request.body, request.transaction
-        )
         try:
-            self.send(frame, deadline)
+            self.send(
+                frames.encode(frames.INVOKE, self._seq, request_id, body, transaction), deadline
+            )
         except OSError as failed:
             # Not all of it was handed to the network, so the server cannot have acted on it.
             self._fail(request, failed, system.Completion.NO)
@@ -55,10 +55,10 @@ class NetworkLink(frames.Stream):
     def receive_answer(self, request: Request, deadline: float) -> Answer:
         """See `Link.receive_answer`."""
         try:
-            reply = self.receive(self._policy, deadline)
-            if reply.seq != self._seq or reply.request_id != request.request_id:
+            _, flags, seq, request_id, body, _ = self.receive(self._policy, deadline)
+            if seq != self._seq or request_id != request.request_id:
                 raise frames.Refused("the answer belongs to another call")
-            return Answer(wire.unpack(reply.body), bool(reply.flags & frames.EXCEPTION))
+            return Answer(wire.unpack(body), bool(flags & frames.EXCEPTION))
         except (OSError, frames.Refused, wire.Unreadable) as failed:
             self._fail(request, failed, system.Completion.MAYBE)
 

@@ -8,7 +8,9 @@ connections use is not known here: a `Connect` makes them.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
 from collections import deque
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
@@ -55,14 +57,44 @@ Connect = Callable[[float], Link]
 
 
 class _Pool:
-    """The idle links of one process, and how many there may be at once."""
+    """The links of one process: those that are idle, and how many more there may be.
+
+    A link has a place as long as it is open, idle or not. `places` holds those that no link has,
+    as None, and links for whoever waits because there is neither; else links are kept in `idle`,
+    where the one that was used last is taken first.
+    """
 
     def __init__(self, links_max: int) -> None:
         self.process = os.getpid()
         self.idle: deque[Link] = deque()
-        self.slots: SimpleQueue[None] = SimpleQueue()
+        self.places: SimpleQueue[Link | None] = SimpleQueue()
         for _ in range(links_max):
-            self.slots.put(None)
+            self.places.put(None)
+        self._lock = threading.Lock()
+        self._waiting = 0
+
+    def give_back(self, link: Link) -> None:
+        """The link may be used by others."""
+        self.idle.append(link)
+        # After that line, as who waits looks for an idle one after counting itself: of the two
+        # at least one sees the other.
+        if self._waiting:
+            with contextlib.suppress(IndexError):
+                self.places.put(self.idle.pop())
+
+    def wait(self, timeout_s: float) -> Link | None:
+        """A link that was given back, or the place for a new one; raises `Empty`."""
+        with contextlib.suppress(Empty):
+            return self.places.get_nowait()
+        with self._lock:
+            self._waiting += 1
+        try:
+            with contextlib.suppress(IndexError):
+                return self.idle.pop()
+            return self.places.get(timeout=timeout_s)
+        finally:
+            with self._lock:
+                self._waiting -= 1
 
 
 class Started(NamedTuple):
@@ -89,18 +121,9 @@ class Endpoint:
         deadline = self._clock() + timeout_s
         pool = self._own_pool()
         try:
-            pool.slots.get(timeout=timeout_s)
-        except Empty:
-            told = f"all {self._links_max} connections stayed busy"
-            raise system.TRANSIENT(told) from None
-        try:
-            return self._attempt(pool, request, deadline)
+            return self._attempt(pool, request, deadline, timeout_s)
         except system.COMM_FAILURE as lost:
-            if not request.idempotent and lost.completed is not system.Completion.NO:
-                raise
             return self._repeat(pool, request, deadline, lost)
-        finally:
-            pool.slots.put(None)
 
     def start(self, request: Request, timeout_s: float) -> Started | None:
         """Sends the request if a connection is ready; None if none is, and then nothing was sent.
@@ -109,22 +132,14 @@ class Endpoint:
         """
         deadline = self._clock() + timeout_s
         pool = self._own_pool()
-        if self._is_closed or not pool.idle:
+        link = None if self._is_closed else _usable(pool)
+        if link is None:
             return None
         try:
-            pool.slots.get_nowait()
-        except Empty:
-            return None
-        link = _usable(pool)
-        if link is not None:
-            try:
-                link.send_request(request, deadline)
-            except system.SystemException:
-                # Not all of it was handed to the network: nothing was done.
-                link.close()
-                link = None
-        if link is None:
-            pool.slots.put(None)
+            link.send_request(request, deadline)
+        except system.SystemException:
+            # Not all of it was handed to the network: nothing was done.
+            _let_go(pool, link)
             return None
         return Started(pool, link, request, deadline)
 
@@ -132,19 +147,15 @@ class Endpoint:
         """The answer to what was started; repeated as `call` would, when it was lost."""
         pool, link, request, deadline = started
         try:
-            try:
-                answer = link.receive_answer(request, deadline)
-            except BaseException:
-                link.close()
-                raise
-            self._give_back(pool, link)
-            return answer
+            answer = link.receive_answer(request, deadline)
         except system.COMM_FAILURE as lost:
-            if not request.idempotent and lost.completed is not system.Completion.NO:
-                raise
+            _let_go(pool, link)
             return self._repeat(pool, request, deadline, lost)
-        finally:
-            pool.slots.put(None)
+        except BaseException:
+            _let_go(pool, link)
+            raise
+        self._give_back(pool, link)
+        return answer
 
     def close(self) -> None:
         """Closes the idle connections; one that is in use is closed when its call ends."""
@@ -154,35 +165,57 @@ class Endpoint:
     def _repeat(
         self, pool: _Pool, request: Request, deadline: float, lost: system.COMM_FAILURE
     ) -> Answer:
+        if not request.idempotent and lost.completed is not system.Completion.NO:
+            raise lost
         try:
-            return self._attempt(pool, request, deadline)
+            return self._attempt(pool, request, deadline, max(deadline - self._clock(), 0.0))
         except system.SystemException as failed:
             if failed.completed is system.Completion.NO:
                 # The second attempt did nothing, but what the first one did is still not known.
                 raise type(failed)(failed.reason, lost.completed) from lost
             raise
 
-    def _attempt(self, pool: _Pool, request: Request, deadline: float) -> Answer:
-        link = self._take(pool, deadline)
+    def _attempt(self, pool: _Pool, request: Request, deadline: float, timeout_s: float) -> Answer:
+        link = _usable(pool)
+        if link is None or self._is_closed:
+            link = self._other_link(pool, link, deadline, timeout_s)
         try:
             answer = link.exchange(request, deadline)
         except BaseException:
             # Half an answer may be on its way: no later call may take it for its own.
-            link.close()
+            _let_go(pool, link)
             raise
         self._give_back(pool, link)
         return answer
 
+    def _other_link(
+        self, pool: _Pool, link: Link | None, deadline: float, timeout_s: float
+    ) -> Link:
+        """A link, although none is idle; a new one, or one that another call gives back."""
+        if self._is_closed:
+            if link is not None:
+                _let_go(pool, link)
+            raise system.TRANSIENT("the connection was closed by this client")
+        try:
+            found = pool.wait(timeout_s)
+        except Empty:
+            told = f"all {self._links_max} connections stayed busy"
+            raise system.TRANSIENT(told) from None
+        if found is not None:
+            if found.is_usable():
+                return found
+            found.close()
+        try:
+            return self._connect(deadline)
+        except BaseException:
+            pool.places.put(None)
+            raise
+
     def _give_back(self, pool: _Pool, link: Link) -> None:
         if self._is_closed:
-            link.close()
+            _let_go(pool, link)
         else:
-            pool.idle.append(link)
-
-    def _take(self, pool: _Pool, deadline: float) -> Link:
-        if self._is_closed:
-            raise system.TRANSIENT("the connection was closed by this client")
-        return _usable(pool) or self._connect(deadline)
+            pool.give_back(link)
 
     def _own_pool(self) -> _Pool:
         pool = self._pool
@@ -202,8 +235,14 @@ def _usable(pool: _Pool) -> Link | None:
             return None
         if link.is_usable():
             return link
-        link.close()
+        _let_go(pool, link)
     return None
+
+
+def _let_go(pool: _Pool, link: Link) -> None:
+    """The link is closed, and another may have its place."""
+    link.close()
+    pool.places.put(None)
 
 
 def _drop(links: deque[Any]) -> None:

@@ -36,7 +36,7 @@ import time
 import zlib
 from typing import NamedTuple
 
-from idl.orb.guard import Header, Policy, judge
+from idl.orb.guard import Policy, judge
 
 # Pyro5 reads PYRO_* variables when it is imported, and refuses to be imported for one that it does
 # not know. They are put aside meanwhile: the environment must not change what a server lets in.
@@ -58,6 +58,9 @@ MSGPACK: int = MsgpackSerializer.serializer_id
 
 READ_AHEAD_BYTES = 16 * 1024
 READ_BYTES = 256 * 1024
+# A wait may be longer by this, and no wait is told to the kernel as none, which would be for ever.
+WAIT_TOLERANCE_S = 0.02
+WAIT_S_MIN = 0.001
 
 _TAG = b"PYRO"
 _VERSION: int = protocol.PROTOCOL_VERSION
@@ -67,7 +70,13 @@ _TRANSACTION = b"OMQT"
 _HEADER = struct.Struct("!4sHBBHHII16sHH")
 _ANNOTATION = struct.Struct("!4sI")
 _DIGEST_ANNOTATION = struct.Struct("!4sII")
-_ANNOTATIONS_AT = _HEADER.size
+_HEADER_BYTES = _HEADER.size
+_DIGEST_BYTES = _DIGEST_ANNOTATION.size
+# Looked up once: each is used with every frame.
+_pack_header, _unpack_header = _HEADER.pack, _HEADER.unpack_from
+_pack_digest, _unpack_digest = _DIGEST_ANNOTATION.pack, _DIGEST_ANNOTATION.unpack_from
+_crc32 = zlib.crc32
+_AT_ONCE = socket.MSG_DONTWAIT
 assert _HEADER.size + _DIGEST_ANNOTATION.size == 0x34
 
 # What a socket that does not block says when it would have to.
@@ -103,7 +112,7 @@ def encode(
 ) -> bytes:
     """The bytes of a frame, with the digest over all that the two sides must agree on."""
     beside = _ANNOTATION.pack(_TRANSACTION, len(transaction)) + transaction if transaction else b""
-    header = _HEADER.pack(
+    header = _pack_header(
         _TAG,
         _VERSION,
         kind,
@@ -111,17 +120,23 @@ def encode(
         flags | HAS_REQUEST_ID,
         seq,
         len(body),
-        _DIGEST_ANNOTATION.size + len(beside),
+        _DIGEST_BYTES + len(beside),
         request_id,
         0,
         _MAGIC,
     )
-    checksum = zlib.crc32(body, zlib.crc32(transaction, zlib.crc32(header)))
-    return b"".join((header, _DIGEST_ANNOTATION.pack(_DIGEST, 4, checksum), beside, body))
+    checksum = _crc32(header)
+    if transaction:
+        checksum = _crc32(transaction, checksum)
+    return b"".join((header, _pack_digest(_DIGEST, 4, _crc32(body, checksum)), beside, body))
 
 
 class Stream:
-    """A connected socket. One thread reads and writes it; others may interrupt it."""
+    """A connected socket. One thread reads and writes it; others may interrupt it.
+
+    A plain socket blocks, and the kernel ends a read that takes too long; a TLS socket does not
+    block, and is waited for: the kernel does not see what waits decrypted inside it.
+    """
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
@@ -129,35 +144,44 @@ class Stream:
         self.start()
 
     def start(self) -> None:
-        """The socket, which may have become another one, does not block from now on."""
-        self.sock.setblocking(False)
+        """The socket, which may have become another one, is read and written here from now on."""
+        self._is_plain = not isinstance(self.sock, ssl.SSLSocket)
+        self.sock.setblocking(self._is_plain)
+        # How long the kernel waits for bytes; none yet.
+        self._wait_s = 0.0
         self._poll = select.poll()
         self._poll.register(self.sock, select.POLLIN)
-        # Decrypted bytes can wait inside a TLS socket, where the kernel does not see them.
-        self._may_hide_bytes = isinstance(self.sock, ssl.SSLSocket)
 
     def receive(self, policy: Policy, deadline: float, message_s: float | None = None) -> Frame:
         """The next frame, by the deadline; with `message_s` it begins by then and ends so soon."""
-        if not self._ahead:
-            self._read_ahead(deadline)
-        if message_s is not None:
-            deadline = time.monotonic() + message_s
-        while len(self._ahead) < _HEADER.size:
-            self._read_ahead(deadline)
-        header = self._ahead[: _HEADER.size]
-        fields = _HEADER.unpack(header)
+        data = self._ahead or self._piece(READ_AHEAD_BYTES, deadline)
+        if len(data) < _HEADER_BYTES:
+            if message_s is not None:
+                deadline = time.monotonic() + message_s
+                message_s = None
+            while len(data) < _HEADER_BYTES:
+                data += self._piece(READ_AHEAD_BYTES, deadline)
         tag, version, kind, serializer, flags, seq, body_size, beside_size, request_id, _, magic = (
-            fields
+            _unpack_header(data)
         )
         if tag != _TAG or version != _VERSION or magic != _MAGIC:
             raise Refused("not a frame of our protocol")
-        reason = judge(Header(kind, serializer, flags, body_size, beside_size), policy)
+        reason = judge((kind, serializer, flags, body_size, beside_size), policy)
         if reason is not None:
             raise Refused(reason)
-        rest = self._rest(beside_size + body_size, deadline)
-        transaction, checksum = _annotations(rest, beside_size)
-        body = memoryview(rest)[beside_size:]
-        if checksum != zlib.crc32(body, zlib.crc32(transaction, zlib.crc32(header))):
+        body_at = _HEADER_BYTES + beside_size
+        size = body_at + body_size
+        if len(data) == size:
+            self._ahead = b""
+        elif len(data) > size:
+            data, self._ahead = data[:size], data[size:]
+        else:
+            self._ahead = b""
+            late = deadline if message_s is None else time.monotonic() + message_s
+            data = self._whole(data, size, late)
+        transaction, checksum = _annotations(data, beside_size)
+        body = memoryview(data)[body_at:]
+        if checksum != _digest(data, transaction, body):
             raise Damaged(seq, request_id)
         return Frame(kind, flags & ~HAS_REQUEST_ID, seq, request_id, body, transaction)
 
@@ -166,7 +190,9 @@ class Stream:
         sent = 0
         while True:
             try:
-                sent += self.sock.send(memoryview(data)[sent:] if sent else data)
+                rest = memoryview(data)[sent:] if sent else data
+                # The flag is for the plain socket, which would block; TLS knows no flags.
+                sent += self.sock.send(rest, _AT_ONCE) if self._is_plain else self.sock.send(rest)
                 if sent == len(data):
                     return
             except _NOT_NOW as busy:
@@ -194,35 +220,46 @@ class Stream:
             self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
         self.close()
 
-    def _read_ahead(self, deadline: float) -> None:
-        self._ahead += self._piece(READ_AHEAD_BYTES, deadline, wait=not self._may_hide_bytes)
-
-    def _rest(self, size: int, deadline: float) -> bytes:
-        """What follows the header, read in pieces: an announced size makes us hold nothing."""
-        end = _HEADER.size + size
-        if len(self._ahead) >= end:
-            rest, self._ahead = self._ahead[_HEADER.size : end], self._ahead[end:]
-            return rest
-        pieces = [self._ahead[_HEADER.size :]]
-        self._ahead = b""
-        missing = size - len(pieces[0])
+    def _whole(self, begun: bytes, size: int, deadline: float) -> bytes:
+        """A frame of this size, read in pieces: an announced size makes us hold nothing."""
+        pieces = [begun]
+        missing = size - len(begun)
         while missing:
-            pieces.append(self._piece(min(missing, READ_BYTES), deadline, wait=False))
+            pieces.append(self._piece(min(missing, READ_BYTES), deadline))
             missing -= len(pieces[-1])
         return b"".join(pieces)
 
-    def _piece(self, size: int, deadline: float, wait: bool) -> bytes:
-        while True:
-            if wait and not self._poll.poll(time_left(deadline) * 1000):
-                raise TimeoutError("nothing has arrived in time")
+    def _piece(self, size: int, deadline: float) -> bytes:
+        left_s = deadline - time.monotonic()
+        if self._is_plain:
+            # Told to the kernel only when it is another time than before: mostly it is not.
+            if left_s <= 0 or not self._wait_s - WAIT_TOLERANCE_S <= left_s <= self._wait_s:
+                self._wait_at_most(left_s)
             try:
                 piece = self.sock.recv(size)
+            except BlockingIOError:
+                raise TimeoutError("nothing has arrived in time") from None
+        else:
+            piece = self._piece_of_tls(size, deadline)
+        if not piece:
+            raise ConnectionResetError("the other side closed the connection")
+        return piece
+
+    def _wait_at_most(self, left_s: float) -> None:
+        if left_s <= 0:
+            raise TimeoutError("the deadline has passed")
+        seconds, part = divmod(max(left_s, WAIT_S_MIN), 1)
+        timeval = struct.pack("ll", int(seconds), int(part * 1_000_000))
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
+        self._wait_s = left_s
+
+    def _piece_of_tls(self, size: int, deadline: float) -> bytes:
+        while True:
+            try:
+                return self.sock.recv(size)
             except _NOT_NOW:
-                wait = True
-                continue
-            if not piece:
-                raise ConnectionResetError("the other side closed the connection")
-            return piece
+                if not self._poll.poll(time_left(deadline) * 1000):
+                    raise TimeoutError("nothing has arrived in time") from None
 
     def _wait_for_room(self, busy: OSError, deadline: float) -> None:
         # A TLS socket may have to read before it can write.
@@ -241,19 +278,26 @@ def time_left(deadline: float) -> float:
     return left
 
 
-def _annotations(rest: bytes, size: int) -> tuple[bytes, int]:
+def _annotations(data: bytes, size: int) -> tuple[bytes, int]:
     """The transaction, and the digest or -1: the two annotations, in this order and no others."""
-    if size < _DIGEST_ANNOTATION.size:
+    if size < _DIGEST_BYTES:
         return b"", -1
-    name, length, checksum = _DIGEST_ANNOTATION.unpack_from(rest)
+    name, length, checksum = _unpack_digest(data, _HEADER_BYTES)
     if name != _DIGEST or length != 4:
         return b"", -1
-    if size == _DIGEST_ANNOTATION.size:
+    if size == _DIGEST_BYTES:
         return b"", checksum
-    start = _DIGEST_ANNOTATION.size + _ANNOTATION.size
+    start = _DIGEST_BYTES + _ANNOTATION.size
     if size < start:
         return b"", -1
-    name, length = _ANNOTATION.unpack_from(rest, _DIGEST_ANNOTATION.size)
+    name, length = _ANNOTATION.unpack_from(data, _HEADER_BYTES + _DIGEST_BYTES)
     if name != _TRANSACTION or start + length != size:
         return b"", -1
-    return rest[start:size], checksum
+    return data[_HEADER_BYTES + start : _HEADER_BYTES + size], checksum
+
+
+def _digest(data: bytes, transaction: bytes, body: memoryview) -> int:
+    checksum = _crc32(data[:_HEADER_BYTES])
+    if transaction:
+        checksum = _crc32(transaction, checksum)
+    return _crc32(body, checksum)

@@ -41,8 +41,7 @@ class Header(NamedTuple):
     annotation_bytes: int
 
 
-@dataclass(frozen=True)
-class Policy:
+class Policy(NamedTuple):
     """Which frames are expected now, and how large they may be."""
 
     kinds: frozenset[int]
@@ -52,18 +51,20 @@ class Policy:
     annotation_bytes_max: int
 
 
-def judge(header: Header, policy: Policy) -> str | None:
+def judge(header: Header | tuple[int, int, int, int, int], policy: Policy) -> str | None:
     """Why the frame is refused, or None when its payload may be read."""
-    if header.kind not in policy.kinds:
-        return f"message type {header.kind}"
-    if header.serializer != policy.serializer:
-        return f"serializer {header.serializer}"
-    if header.flags & ~policy.flags_allowed:
-        return f"flags {header.flags:#x}"
-    if header.annotation_bytes > policy.annotation_bytes_max:
-        return f"{header.annotation_bytes} bytes of annotations"
-    if header.data_bytes + header.annotation_bytes > policy.frame_bytes_max:
-        return f"{header.data_bytes + header.annotation_bytes} bytes"
+    kind, serializer, flags, data_bytes, annotation_bytes = header
+    kinds, expected, flags_allowed, frame_bytes_max, annotation_bytes_max = policy
+    if kind not in kinds:
+        return f"message type {kind}"
+    if serializer != expected:
+        return f"serializer {serializer}"
+    if flags & ~flags_allowed:
+        return f"flags {flags:#x}"
+    if annotation_bytes > annotation_bytes_max:
+        return f"{annotation_bytes} bytes of annotations"
+    if data_bytes + annotation_bytes > frame_bytes_max:
+        return f"{data_bytes + annotation_bytes} bytes"
     return None
 
 

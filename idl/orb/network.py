@@ -10,7 +10,6 @@ import socket
 import ssl
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from idl import system, wire
@@ -29,8 +28,12 @@ from idl.proxies import (
     export_proxy,
     make_proxy,
     new_request_id,
+    parse_reference,
+    parts_of,
+    proxy_at,
+    proxy_of,
     reference_of,
-    timeout_of,
+    text_of,
     unguessable_name,
     write_arguments,
 )
@@ -40,6 +43,7 @@ T = TypeVar("T")
 CALL_TIMEOUT_S = 30.0
 LINKS_PER_SERVER_MAX = 64
 BACKLOG = 512
+SERVERS_KNOWN_MAX = 100
 
 _CONTEXT = codec_of(Structure(PropagationContext))
 
@@ -100,11 +104,11 @@ class NetworkOrb:
 
     def proxy(self, reference: str, interface: type[T], timeout_s: float | None = None) -> T:
         """See `Orb.proxy`."""
-        return make_proxy(Reference.parse(reference), interface, self._calls, timeout_s)
+        return proxy_of(reference, interface, self._calls, timeout_s)
 
     def reference_of(self, published: object) -> str:
         """See `Orb.reference_of`."""
-        return str(reference_of(cast(Proxy, published)))
+        return text_of(cast(Proxy, published))
 
     def close(self) -> None:
         """See `Orb.close`."""
@@ -147,40 +151,46 @@ class _Calls:
         self._token = token
         self._limits = limits
         self._timeout_s = timeout_s
-        self._endpoints: dict[Address, Endpoint] = {}
+        self._body_bytes_max = limits.message_bytes_max - limits.annotation_bytes_max
+        # By the address as it is written.
+        self._endpoints: dict[str, Endpoint] = {}
 
     def invoke(self, proxy: Proxy, codec: OperationCodec, arguments: tuple[Any, ...]) -> Any:
         """See `Caller.invoke`."""
-        request, timeout_s = self._request(proxy, codec, arguments)
-        answer = self._endpoint(reference_of(proxy).address).call(request, timeout_s)
-        return self._read(request, codec, answer)
+        request, timeout_s, endpoint = self._request(proxy, codec, arguments)
+        return self._read(request, codec, endpoint.call(request, timeout_s))
 
     def start(
-        self, proxy: Proxy, codec: OperationCodec, arguments: tuple[Any, ...]
+        self,
+        proxy: Proxy,
+        codec: OperationCodec,
+        arguments: tuple[Any, ...],
+        timeout_s: float | None = None,
     ) -> Callable[[], Any] | None:
         """See `Caller.start`."""
-        endpoint = self._endpoint(reference_of(proxy).address)
-        request, timeout_s = self._request(proxy, codec, arguments)
-        started = endpoint.start(request, timeout_s)
+        request, usual_s, endpoint = self._request(proxy, codec, arguments)
+        started = endpoint.start(request, timeout_s or usual_s)
         if started is None:
             return None
         return lambda: self._read(request, codec, endpoint.finish(started))
 
     def _request(
         self, proxy: Proxy, codec: OperationCodec, arguments: tuple[Any, ...]
-    ) -> tuple[Request, float]:
+    ) -> tuple[Request, float, Endpoint]:
         outgoing = current_outgoing()
-        reference = reference_of(proxy)
-        name = codec.operation.name
+        name, address, server, timeout_s = parts_of(proxy)
+        endpoint = self._endpoints.get(server) or self._new_endpoint(address, server)
+        operation = codec.operation
         request = Request(
-            body=wire.pack_call(reference.name, name, write_arguments(codec, arguments, self)),
-            request_id=outgoing.request_id or new_request_id(),
-            transaction=self._write_transaction(outgoing.transaction),
-            idempotent=codec.operation.idempotent,
-            what=f"{reference.name}.{name}",
+            wire.pack_call(name, operation.name, write_arguments(codec, arguments, self)),
+            outgoing.request_id or new_request_id(),
+            b"" if outgoing.transaction is None else self._context(outgoing.transaction),
+            operation.idempotent,
+            f"{name}.{operation.name}",
         )
-        self._check_size(request)
-        return request, outgoing.timeout_s or timeout_of(proxy) or self._timeout_s
+        if len(request.body) > self._body_bytes_max or request.transaction:
+            self._check_size(request)
+        return request, outgoing.timeout_s or timeout_s or self._timeout_s, endpoint
 
     def _read(self, request: Request, codec: OperationCodec, answer: Answer) -> Any:
         try:
@@ -197,24 +207,21 @@ class _Calls:
 
     def resolve(self, name: str, interface: type) -> object:
         """See `References.resolve`."""
-        return make_proxy(Reference.parse(name), interface, self)
+        return proxy_of(name, interface, self)
 
     def close(self) -> None:
         """Lets go of all connections."""
         for endpoint in list(self._endpoints.values()):
             endpoint.close()
 
-    def _endpoint(self, address: Address) -> Endpoint:
-        endpoint = self._endpoints.get(address)
-        if endpoint is None:
-            connector = Connector(address, self._tls, self._token, self._limits)
-            made = Endpoint(connector, time.monotonic, LINKS_PER_SERVER_MAX)
-            # No lock, which a fork could leave held: one step decides which of two is kept.
-            endpoint = self._endpoints.setdefault(address, made)
-        return endpoint
+    def _new_endpoint(self, address: Address, server: str) -> Endpoint:
+        connector = Connector(address, self._tls, self._token, self._limits)
+        made = Endpoint(connector, time.monotonic, LINKS_PER_SERVER_MAX)
+        # No lock, which a fork could leave held: one step decides which of two is kept.
+        return self._endpoints.setdefault(server, made)
 
     def _check_size(self, request: Request) -> None:
-        allowed = self._limits.message_bytes_max - self._limits.annotation_bytes_max
+        allowed = self._body_bytes_max
         if len(request.body) > allowed:
             raise system.IMP_LIMIT(
                 f"{request.what}: {len(request.body)} bytes in one call, {allowed} are allowed: "
@@ -225,14 +232,11 @@ class _Calls:
                 f"{request.what}: its transaction is nested too deeply to travel"
             )
 
-    def _write_transaction(self, context: PropagationContext | None) -> bytes:
-        if context is None:
-            return b""
+    def _context(self, context: PropagationContext) -> bytes:
         assert _CONTEXT.write is not None
         return wire.pack(_CONTEXT.write(context, self))
 
 
-@dataclass(frozen=True)
 class _PeerReferences:
     """What references mean that came from a peer.
 
@@ -240,20 +244,39 @@ class _PeerReferences:
     make this server connect to wherever the stranger likes, and show its token there.
     """
 
-    host: str
-    own: Address
-    trusted: frozenset[Address]
-    calls: _Calls
-    calls_to_strangers: _Calls
+    def __init__(
+        self,
+        host: str,
+        own: Address,
+        trusted: frozenset[Address],
+        calls: _Calls,
+        calls_to_strangers: _Calls,
+    ) -> None:
+        self._host = host
+        self._own = own
+        self._trusted = trusted
+        self._calls = calls
+        self._calls_to_strangers = calls_to_strangers
+        # Servers that were named and may be, by their address as it is written; only so many.
+        self._known: dict[str, _Calls] = {}
 
     def export(self, target: object, interface: type) -> str:
         return export_proxy(target, interface)
 
     def resolve(self, name: str, interface: type) -> object:
-        reference = Reference.parse(name)
-        address = reference.address
-        if address == self.own or address in self.trusted:
-            return make_proxy(reference, interface, self.calls)
-        if address.host == self.host or (is_loopback(address.host) and is_loopback(self.host)):
-            return make_proxy(reference, interface, self.calls_to_strangers)
-        raise system.NO_PERMISSION(f"{name[:200]!r} is not an object that this caller may name")
+        object_name, address, server = parse_reference(name)
+        calls = self._known.get(server) or self._way_to(address, server)
+        if calls is None:
+            raise system.NO_PERMISSION(f"{name[:200]!r} is not an object that this caller may name")
+        return proxy_at(object_name, address, server, interface, calls)
+
+    def _way_to(self, address: Address, server: str) -> _Calls | None:
+        if address == self._own or address in self._trusted:
+            calls = self._calls
+        elif address.host == self._host or (is_loopback(address.host) and is_loopback(self._host)):
+            calls = self._calls_to_strangers
+        else:
+            return None
+        if len(self._known) < SERVERS_KNOWN_MAX:
+            self._known[server] = calls
+        return calls

@@ -79,7 +79,9 @@ class Server:
     def __init__(self, listener: socket.socket, serving: Serving) -> None:
         self._listener = listener
         self._serving = serving
-        self._limits = serving.limits
+        self._limits = limits = serving.limits
+        self._objects = serving.objects
+        self._body_bytes_max = limits.message_bytes_max - limits.annotation_bytes_max
         self._audit = Audit(time.monotonic)
         self._gate: Gate[_Peer] = Gate(self._limits)
         self._is_closing = False
@@ -235,28 +237,31 @@ class Server:
 
     def _answer(self, peer: _Peer, request: frames.Frame) -> Answer:
         references = peer.references
+        transaction = None
         try:
             name, operation, arguments = wire.unpack_call(request.body)
-            transaction = _read_transaction(request.transaction, references)
+            if request.transaction:
+                transaction = _read_transaction(request.transaction, references)
         except (wire.Unreadable, InvalidValue) as unreadable:
             return _refusal(system.MARSHAL(str(unreadable)), references)
         except system.SystemException as refused:
             return _refusal(refused, references)
         call = Call(request.request_id, peer.principal, peer.host, transaction)
-        return self._serving.objects.serve(call, name, operation, arguments, references)
+        return self._objects.serve(call, name, operation, arguments, references)
 
     def _send(self, peer: _Peer, seq: int, request_id: bytes, answer: Answer) -> None:
-        body = wire.pack(answer.plain)
-        allowed = self._limits.message_bytes_max - self._limits.annotation_bytes_max
-        if len(body) > allowed:
+        plain, is_exception = answer
+        body = wire.pack(plain)
+        if len(body) > self._body_bytes_max:
             text = (
-                f"the answer has {len(body)} bytes, {allowed} are allowed: ask for less at a time"
+                f"the answer has {len(body)} bytes, {self._body_bytes_max} are allowed: "
+                "ask for less at a time"
             )
             told = system.IMP_LIMIT(text, system.Completion.YES)
-            answer = _refusal(told, _NO_REFERENCES)
-            body = wire.pack(answer.plain)
-        flags = frames.EXCEPTION if answer.is_exception else 0
-        reply = frames.encode(frames.RESULT, seq, request_id, body, flags=flags)
+            plain, is_exception = _refusal(told, _NO_REFERENCES)
+            body = wire.pack(plain)
+        flags = frames.EXCEPTION if is_exception else 0
+        reply = frames.encode(frames.RESULT, seq, request_id, body, b"", flags)
         peer.send(reply, time.monotonic() + self._limits.message_s)
 
 
@@ -264,9 +269,7 @@ def _refusal(told: system.SystemException, references: References) -> Answer:
     return Answer(write_exception(told, references), is_exception=True)
 
 
-def _read_transaction(packed: bytes, references: References) -> PropagationContext | None:
-    if not packed:
-        return None
+def _read_transaction(packed: bytes, references: References) -> PropagationContext:
     assert _CONTEXT.read is not None
     context: PropagationContext = _CONTEXT.read(wire.unpack(packed), references)
     return context

@@ -309,7 +309,13 @@ class SimulatedOrb:
         """Whether the life of the host to which this orb belongs goes on."""
         return not self._life.is_over
 
-    def start(self, proxy: Proxy, codec: OperationCodec, arguments: tuple[Any, ...]) -> None:
+    def start(
+        self,
+        proxy: Proxy,
+        codec: OperationCodec,
+        arguments: tuple[Any, ...],
+        timeout_s: float | None = None,
+    ) -> None:
         """See `Caller.start`: here nothing is under way before it is waited for."""
 
     def export(self, target: object, interface: type) -> str:
