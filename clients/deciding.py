@@ -40,6 +40,7 @@ class Deciding:
         self._clock = clock
         self._sleep = sleep
         self._coordinator = orb.proxy(f"PYRO:{COORDINATION}@{coordinator}", Mq_Coordinator)
+        self._settlers: dict[Address, Mq_Settler] = {}
         self.leases = Leases(self._coordinator, clock)
 
     def begin(self) -> bytes:
@@ -53,11 +54,12 @@ class Deciding:
 
     def participant(self, node: Address, gtrid: bytes, branch: str) -> mqParticipant:
         """A branch at a node that has been prepared."""
+        settler = self._settlers.get(node)
+        if settler is None:
+            settler = self._orb.proxy(f"PYRO:{SETTLER}@{node}", Mq_Settler)
+            self._settlers[node] = settler
         reference = f"PYRO:{member_name(BRANCH, gtrid, branch)}@{node}"
-        resource = self._orb.proxy(reference, Resource)
-        return mqParticipant(
-            branch, resource, self._orb.proxy(f"PYRO:{SETTLER}@{node}", Mq_Settler)
-        )
+        return mqParticipant(branch, self._orb.proxy(reference, Resource), settler)
 
     def decide(
         self, gtrid: bytes, participants: tuple[mqParticipant, ...], patience_s: float

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 
 from idl.coordination import Mq_Coordinator, SessionEnded, mqLease
-from idl.otids import decode_gtrid, issue
+from idl.otids import issue, number_of
 
 RENEWALS_PER_DURATION = 3
 
@@ -51,7 +51,7 @@ class Leases:
 
     def ended(self, gtrid: bytes) -> None:
         """The transaction is over: nobody will ask for its name any more."""
-        self._open.discard(decode_gtrid(gtrid).number)
+        self._open.discard(number_of(gtrid))
 
     def seconds_to_renewal(self) -> float:
         """How long until the session must give a sign of life; short when there is none."""

@@ -124,7 +124,8 @@ class CoordinationServant:
     def decide(self, otid: otid_t, participants: mqParticipantList) -> mqOutcome:
         """See `Mq_Coordinator.decide`."""
         prepared = [self._enlist(participant) for participant in participants]
-        if len({enlisted.member.name for enlisted in prepared}) < len(prepared):
+        names = [enlisted.member.name for enlisted in prepared]
+        if len(set(names)) < len(names):
             raise system.BAD_PARAM("two participants have the same name")
         gtrid = _gtrid(otid)
         known = self._transactions.find(gtrid)
@@ -138,8 +139,7 @@ class CoordinationServant:
             raise system.INVALID_TRANSACTION(known.reason)
         else:
             outcome, decided_with = known, self._service.log.ledger.digest(gtrid)
-        asked_with = digest_of(enlisted.member.name for enlisted in prepared)
-        if outcome.is_committed and decided_with not in (asked_with, None):
+        if outcome.is_committed and decided_with not in (digest_of(names), None):
             # Whoever asks would take branches for committed that were not named.
             raise system.INVALID_TRANSACTION("it was decided with other participants")
         return _told(tell(outcome))

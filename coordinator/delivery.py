@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from coordinator import calls
@@ -18,9 +19,17 @@ from coordinator.redelivery import Redelivery
 from coordinator.tasks import Tasks
 from idl.call import limited
 from idl.otids import otid_of
-from idl.proxies import started
+from idl.proxies import started_within
 
 SETTLED_TOGETHER = 1000
+
+_METHODS = {
+    Act.SEND_PREPARE: attrgetter("prepare"),
+    Act.SEND_ONE_PHASE: attrgetter("commit_one_phase"),
+    Act.SEND_COMMIT: attrgetter("commit"),
+    Act.SEND_ROLLBACK: attrgetter("rollback"),
+    Act.SEND_FORGET: attrgetter("forget"),
+}
 
 
 class Delivery:
@@ -43,12 +52,11 @@ class Delivery:
         call is made the ordinary way.
         """
         begun: list[Callable[[], None]] = []
-        with limited(self._settings.call_s):
-            for effect in list(effects) if len(effects) > 1 else ():
-                waiting = started(self._method(live, effect))
-                if waiting is not None:
-                    effects.remove(effect)
-                    begun.append(partial(self._finish, live, effect, waiting))
+        for effect in list(effects) if len(effects) > 1 else ():
+            waiting = started_within(self._settings.call_s, self._method(live, effect))
+            if waiting is not None:
+                effects.remove(effect)
+                begun.append(partial(self._finish, live, effect, waiting))
         if not begun:
             begun.append(partial(self.send, live, effects.pop()))
         return begun
@@ -59,19 +67,8 @@ class Delivery:
             self._finish(live, effect, self._method(live, effect))
 
     def _method(self, live: Live, effect: Effect) -> Callable[[], Any]:
-        resource = live.members[effect.participant].resource
-        match effect.act:
-            case Act.SEND_PREPARE:
-                return resource.prepare
-            case Act.SEND_ONE_PHASE:
-                return resource.commit_one_phase
-            case Act.SEND_COMMIT:
-                return resource.commit
-            case Act.SEND_ROLLBACK:
-                return resource.rollback
-            case _:
-                assert effect.act is Act.SEND_FORGET
-                return resource.forget
+        method: Callable[[], Any] = _METHODS[effect.act](live.members[effect.participant].resource)
+        return method
 
     def _finish(self, live: Live, effect: Effect, asked: Callable[[], Any]) -> None:
         """What came of a call, made now or under way, has happened."""
@@ -80,12 +77,12 @@ class Delivery:
         name = enlisted.member.name
         live.attempts[number] = live.attempts.get(number, 0) + 1
         match effect.act:
+            case Act.SEND_COMMIT:
+                event = calls.commit(number, name, asked, enlisted.settler is not None)
             case Act.SEND_PREPARE:
                 event = calls.prepare(number, name, asked)
             case Act.SEND_ONE_PHASE:
                 event = calls.commit_one_phase(number, name, asked)
-            case Act.SEND_COMMIT:
-                event = calls.commit(number, name, asked, enlisted.settler is not None)
             case Act.SEND_ROLLBACK:
                 event = calls.rollback(number, name, asked)
             case _:

@@ -69,8 +69,10 @@ class Family:
             # Nobody is told before, for it is rolled back; and what is below it goes with it.
             self._end_children(live, live.state.reason)
         elif is_first:
-            self._end_children(live, "its parent is committed without it")
-            reason = self._before_completion(live)
+            # It is closing, so that there will be no new ones where there are none.
+            if live.children:
+                self._end_children(live, "its parent is committed without it")
+            reason = self._before_completion(live) if live.synchronizations else ""
             if reason:
                 return self._transactions.rollback(live, reason)
         elif live.state.status is Status.ACTIVE:

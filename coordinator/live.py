@@ -39,7 +39,7 @@ class Enlisted(NamedTuple):
     settler: Mq_Settler | None
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Live:
     """A transaction that is not over."""
 

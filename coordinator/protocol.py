@@ -58,6 +58,9 @@ from idl.cos import Status
 class Place(enum.Enum):
     """The sets that participants are in."""
 
+    # There is one object of each: it is found by that, not by its name.
+    __hash__ = object.__hash__
+
     PENDING = "pending"
     PREPARED = "prepared"
     READ_ONLY = "read-only"
@@ -95,6 +98,8 @@ class Transaction(NamedTuple):
 class Kind(enum.Enum):
     """What can happen to a transaction."""
 
+    __hash__ = object.__hash__
+
     JOIN = enum.auto()
     MARK = enum.auto()
     COMMIT = enum.auto()
@@ -127,6 +132,8 @@ class Event(NamedTuple):
 class Act(enum.Enum):
     """What is to be done."""
 
+    __hash__ = object.__hash__
+
     SEND_PREPARE = enum.auto()
     SEND_ONE_PHASE = enum.auto()
     SEND_COMMIT = enum.auto()
@@ -153,6 +160,8 @@ Effects = tuple[Effect, ...]
 Rule = Callable[[Transaction, Event], tuple[Transaction, Effects]]
 
 NOTHING: Effects = ()
+_FORCE_DECISION: Effects = (Effect(Act.FORCE_DECISION),)
+_ANSWER, _END = Effect(Act.ANSWER), Effect(Act.END)
 
 
 def step(transaction: Transaction, event: Event) -> tuple[Transaction, Effects]:
@@ -161,7 +170,9 @@ def step(transaction: Transaction, event: Event) -> tuple[Transaction, Effects]:
     assert rule is not None, f"{event.kind.name} cannot happen in {transaction.status.name}"
     after, effects = rule(transaction, event)
     assert after.status is transaction.status or (transaction.status, after.status) in ARROWS
-    check(after)
+    # Nothing has changed that was not checked before, where the same is handed back.
+    if after is not transaction:
+        check(after)
     return after, effects
 
 
@@ -216,14 +227,14 @@ def _mark(transaction: Transaction, event: Event) -> tuple[Transaction, Effects]
 def _commit(transaction: Transaction, event: Event) -> tuple[Transaction, Effects]:
     if transaction.is_nested:
         return _hand_up(transaction)
-    arrived = tuple(Participant(number, Place.PREPARED) for number in event.prepared)
+    arrived = [Participant(number, Place.PREPARED) for number in event.prepared]
     everybody = (*transaction.participants, *arrived)
     pending = [p.number for p in transaction.participants if p.place is Place.PENDING]
-    gathered = transaction._replace(participants=everybody)
     if not everybody and not transaction.is_keyed:
-        return _finish(gathered, Status.COMMITTED)
+        return _finish(transaction, Status.COMMITTED)
     if not pending:
-        return gathered._replace(status=Status.PREPARED), (Effect(Act.FORCE_DECISION),)
+        return _turned(transaction, Status.PREPARED, everybody), _FORCE_DECISION
+    gathered = transaction._replace(participants=everybody)
     asked = gathered._replace(status=Status.PREPARING)
     if len(everybody) == 1 and not transaction.is_keyed and not transaction.is_leased:
         return asked._replace(is_delegated=True), (Effect(Act.SEND_ONE_PHASE, pending[0]),)
@@ -252,7 +263,7 @@ def _count(transaction: Transaction) -> tuple[Transaction, Effects]:
         return transaction, NOTHING
     if Place.PREPARED not in places and not transaction.is_keyed:
         return _finish(transaction, Status.COMMITTED)
-    return transaction._replace(status=Status.PREPARED), (Effect(Act.FORCE_DECISION),)
+    return transaction._replace(status=Status.PREPARED), _FORCE_DECISION
 
 
 def _vote_against(transaction: Transaction, event: Event) -> tuple[Transaction, Effects]:
@@ -322,13 +333,15 @@ def _heuristic_rollback(transaction: Transaction, event: Event) -> tuple[Transac
 
 def _tell_everybody(transaction: Transaction, event: Event) -> tuple[Transaction, Effects]:
     told = tuple(
-        Effect(Act.SEND_COMMIT, p.number)
-        for p in transaction.participants
-        if p.place is Place.PREPARED
+        [
+            Effect(Act.SEND_COMMIT, p.number)
+            for p in transaction.participants
+            if p.place is Place.PREPARED
+        ]
     )
     if not told:
         return _finish(transaction, Status.COMMITTED)
-    return transaction._replace(status=Status.COMMITTING), told
+    return _turned(transaction, Status.COMMITTING, transaction.participants), told
 
 
 def _committed_there(transaction: Transaction, event: Event) -> tuple[Transaction, Effects]:
@@ -361,13 +374,13 @@ def _heuristic_commit(transaction: Transaction, event: Event) -> tuple[Transacti
 
 def _go_on(transaction: Transaction, effects: Effects) -> tuple[Transaction, Effects]:
     """Whoever waits is answered once everybody has been tried; the end comes with the last."""
-    left = [p for p in transaction.participants if p.place is Place.PREPARED]
+    left = [p.is_tried for p in transaction.participants if p.place is Place.PREPARED]
     if not left:
         after, others = _finish(transaction, Status.COMMITTED)
         return after, (*effects, *others)
-    if transaction.is_answered or not all(p.is_tried for p in left):
+    if transaction.is_answered or not all(left):
         return transaction, effects
-    return transaction._replace(is_answered=True), (*effects, Effect(Act.ANSWER))
+    return transaction._replace(is_answered=True), (*effects, _ANSWER)
 
 
 # --- Answers to what comes late or too early -----------------------------------------------------
@@ -386,8 +399,17 @@ def _refuse(transaction: Transaction, event: Event) -> tuple[Transaction, Effect
 
 def _finish(transaction: Transaction, status: Status) -> tuple[Transaction, Effects]:
     ended = transaction._replace(status=status, is_answered=True)
-    answer = () if transaction.is_answered else (Effect(Act.ANSWER),)
-    return ended, (*answer, Effect(Act.END))
+    return ended, (_END,) if transaction.is_answered else (_ANSWER, _END)
+
+
+def _turned(
+    transaction: Transaction, status: Status, participants: tuple[Participant, ...]
+) -> Transaction:
+    """The same with another status and these participants: what happens to every transaction."""
+    _, _, is_nested, is_keyed, is_leased, is_delegated, is_answered, reason = transaction
+    return Transaction(
+        status, participants, is_nested, is_keyed, is_leased, is_delegated, is_answered, reason
+    )
 
 
 def _is_noted(transaction: Transaction, event: Event) -> bool:
@@ -415,14 +437,16 @@ def _outstanding(transaction: Transaction) -> list[int]:
 
 
 def _find(transaction: Transaction, number: int) -> Participant | None:
-    return next((p for p in transaction.participants if p.number == number), None)
+    for participant in transaction.participants:
+        if participant.number == number:
+            return participant
+    return None
 
 
 def _put(transaction: Transaction, changed: Participant) -> Transaction:
-    everybody = tuple(
-        changed if p.number == changed.number else p for p in transaction.participants
-    )
-    return transaction._replace(participants=everybody)
+    number = changed.number
+    everybody = [changed if p.number == number else p for p in transaction.participants]
+    return _turned(transaction, transaction.status, tuple(everybody))
 
 
 def _put_at(transaction: Transaction, number: int, place: Place) -> Transaction:
@@ -430,8 +454,8 @@ def _put_at(transaction: Transaction, number: int, place: Place) -> Transaction:
 
 
 def _without(transaction: Transaction, number: int) -> Transaction:
-    rest = tuple(p for p in transaction.participants if p.number != number)
-    return transaction._replace(participants=rest)
+    rest = [p for p in transaction.participants if p.number != number]
+    return _turned(transaction, transaction.status, tuple(rest))
 
 
 # --- The table -----------------------------------------------------------------------------------
@@ -564,16 +588,20 @@ _REQUIRED = {
 }
 
 
+_HOLDS = {status: (frozenset(_ALLOWED[status]), _REQUIRED.get(status)) for status in STATES}
+
+
 def check(transaction: Transaction) -> None:
     """What holds in the state that the transaction is in."""
-    numbers = [participant.number for participant in transaction.participants]
-    assert len(set(numbers)) == len(numbers), "a participant is there twice"
-    places = {participant.place for participant in transaction.participants}
-    assert places <= _ALLOWED[transaction.status], f"{places} in {transaction.status.name}"
-    required = _REQUIRED.get(transaction.status)
-    is_enough = transaction.status is _S.PREPARED and transaction.is_keyed
-    assert required is None or places & required or is_enough, f"nobody is {required}"
-    assert not transaction.is_nested or transaction.status not in (_S.PREPARING, _S.PREPARED)
-    for participant in transaction.participants:
-        is_heuristic = participant.place is Place.HEURISTIC
-        assert is_heuristic is (participant.heuristic is not None)
+    status, participants = transaction.status, transaction.participants
+    allowed, required = _HOLDS[status]
+    is_enough = required is None or (status is _S.PREPARED and transaction.is_keyed)
+    for _, place, _, _, heuristic in participants:
+        assert place in allowed, f"{place} in {status.name}"
+        assert (place is Place.HEURISTIC) is (heuristic is not None)
+        is_enough = is_enough or (required is not None and place in required)
+    assert is_enough, f"nobody is {required}"
+    assert len({p.number for p in participants}) == len(participants), (
+        "a participant is there twice"
+    )
+    assert not transaction.is_nested or status not in (_S.PREPARING, _S.PREPARED)

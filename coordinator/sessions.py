@@ -26,10 +26,12 @@ from dataclasses import dataclass, field
 
 from idl.otids import (
     BLOCK_NUMBERS,
+    PREFIX_BYTES,
     SECRET_BYTES,
     block_secret,
     decode_gtrid,
     is_issued,
+    is_of_block,
     issue,
     prefix_of,
 )
@@ -91,7 +93,8 @@ class Sessions:
         self._incarnations = incarnations
         self._randomness = randomness
         self._sessions: dict[int, Session] = {}
-        self._holders: dict[int, Session] = {}
+        # Whose each block is, with its secret, by which its names are checked.
+        self._holders: dict[int, tuple[Session, bytes]] = {}
         self._next_block = {_LEASED: 0, _OWN: 0}
         self._own = iter(range(0))
         self._own_secret = bytes(SECRET_BYTES)
@@ -141,7 +144,7 @@ class Sessions:
             raise TooMany(f"the session holds {BLOCKS_MAX} blocks of names")
         first, secret = self._take_block(_LEASED)
         session.blocks[first] = bytearray(BLOCK_NUMBERS)
-        self._holders[first] = session
+        self._holders[first] = session, secret
         return first, secret
 
     def issue(self) -> bytes:
@@ -155,37 +158,47 @@ class Sessions:
 
     def standing(self, gtrid: bytes) -> Standing:
         """What the name is, as far as it can be told from names."""
+        return self.look_up(gtrid)[0]
+
+    def look_up(self, gtrid: bytes) -> tuple[Standing, Session | None]:
+        """What the name is, and the session from whose block it is, if that lives."""
+        held = self._held(gtrid)
+        if held is not None:
+            session, secret, block, offset = held
+            if not is_of_block(gtrid, secret):
+                return Standing.FOREIGN, None
+            return _STANDINGS[block[offset]], session
         name = decode_gtrid(gtrid)
-        secret = self._incarnations.get(name.incarnation)
-        if name.identity != self._identity or secret is None or not is_issued(name, secret):
-            return Standing.FOREIGN
-        place = self._place(name.incarnation, name.number)
-        if place is not None:
-            return _STANDINGS[place[0][place[1]]]
+        known = self._incarnations.get(name.incarnation)
+        if name.identity != self._identity or known is None or not is_issued(name, known):
+            return Standing.FOREIGN, None
         is_own = name.number // BLOCK_NUMBERS % 2 == _OWN
         is_lost = is_own and name.incarnation != self.incarnation
-        return Standing.LOST if is_lost else Standing.OVER
+        return Standing.LOST if is_lost else Standing.OVER, None
 
     def holder(self, gtrid: bytes) -> Session | None:
         """The session from whose block the name is."""
-        name = decode_gtrid(gtrid)
-        if name.incarnation != self.incarnation:
-            return None
-        return self._holders.get(name.number - name.number % BLOCK_NUMBERS)
+        held = self._held(gtrid)
+        return None if held is None else held[0]
 
     def note(self, gtrid: bytes, is_committed: bool) -> None:
         """The transaction is over; while its session lives, its name is known to be."""
-        name = decode_gtrid(gtrid)
-        place = self._place(name.incarnation, name.number)
-        if place is not None:
-            place[0][place[1]] = _COMMITTED if is_committed else _ROLLED_BACK
+        held = self._held(gtrid)
+        if held is not None:
+            _, _, block, offset = held
+            block[offset] = _COMMITTED if is_committed else _ROLLED_BACK
 
-    def _place(self, incarnation: int, number: int) -> tuple[bytearray, int] | None:
-        if incarnation != self.incarnation:
+    def _held(self, gtrid: bytes) -> tuple[Session, bytes, bytearray, int] | None:
+        """Session, secret, block and place of a name that looks like one of a living session."""
+        number = decode_gtrid(gtrid).number
+        if gtrid[:PREFIX_BYTES] != self.prefix:
             return None
         offset = number % BLOCK_NUMBERS
-        session = self._holders.get(number - offset)
-        return None if session is None else (session.blocks[number - offset], offset)
+        holder = self._holders.get(number - offset)
+        if holder is None:
+            return None
+        session, secret = holder
+        return session, secret, session.blocks[number - offset], offset
 
     def _take_block(self, kind: int) -> tuple[int, bytes]:
         first = (2 * self._next_block[kind] + kind) * BLOCK_NUMBERS

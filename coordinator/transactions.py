@@ -75,10 +75,9 @@ class Transactions:
             live = self._live.get(gtrid)
             if live is not None:
                 return live
-            standing = self.sessions.standing(gtrid)
+            standing, session = self.sessions.look_up(gtrid)
             if standing is not Standing.UNDECIDED:
                 return self._over(gtrid, standing)
-            session = self.sessions.holder(gtrid)
             assert session is not None
             # Its time is its owner's to watch, who lives as long as the session does.
             state = Transaction(is_leased=True)
@@ -221,8 +220,8 @@ class Transactions:
         if live.state.status is not Status.ACTIVE:
             return ()
         live.digest = digest_of(enlisted.member.name for enlisted in prepared)
-        numbers = tuple(self._number(live) for _ in prepared)
-        live.members |= dict(zip(numbers, prepared, strict=True))
+        numbers = tuple([self._number(live) for _ in prepared])
+        live.members.update(zip(numbers, prepared, strict=True))
         return numbers
 
     def rollback(self, live: Live, reason: str) -> Outcome:
@@ -252,7 +251,7 @@ class Transactions:
         if event.reason and event.participant >= 0:
             live.troubles[event.participant] = event.reason
         live.state, effects = step(live.state, event)
-        if effects[:1] == (Effect(Act.PASS_UP),):
+        if effects and effects[0].act is Act.PASS_UP:
             # With the lock held, so that nobody can end the parent in between.
             self._pass_up(live)
             return effects[1:]
@@ -261,6 +260,8 @@ class Transactions:
     # --- Effects
 
     def _carry_out(self, live: Live, effects: Effects) -> None:
+        if not effects:
+            return
         waiting: list[Effect] = []
         for effect in effects:
             if effect.act in _SENDS:

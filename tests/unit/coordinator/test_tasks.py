@@ -22,9 +22,13 @@ SOON_S = 0.02
 class Running:
     """Tasks under test, and what went wrong in them."""
 
-    def __init__(self, threads_max: int = 16) -> None:
+    def __init__(
+        self, threads_max: int = 16, threads_at_once: int = 16, patience_s: float = 0.0
+    ) -> None:
         self.errors: SimpleQueue[BaseException] = SimpleQueue()
-        self.tasks = ThreadTasks(time.monotonic, self.errors.put, threads_max)
+        self.tasks = ThreadTasks(
+            time.monotonic, self.errors.put, threads_max, threads_at_once, patience_s
+        )
 
 
 @pytest.fixture
@@ -56,7 +60,7 @@ def test_work_goes_on_side_by_side(running: Running) -> None:
 
 
 def test_no_work_waits_for_other_work_to_end_however_threads_are_used_again() -> None:
-    running = Running(threads_max=256)
+    running = Running(threads_max=256, threads_at_once=1)
     for _ in range(3_000):
         meeting = threading.Barrier(3)
         running.tasks.spawn(meeting.wait, PATIENCE_S)
@@ -75,7 +79,7 @@ def test_two_at_a_time_that_wait_for_free_threads_need_two() -> None:
         running.tasks.spawn(meeting.wait, PATIENCE_S)
         meeting.wait(PATIENCE_S)
         deadline = time.monotonic() + PATIENCE_S
-        while running.tasks._free < 2 and time.monotonic() < deadline:
+        while running.tasks._idle < 2 and time.monotonic() < deadline:
             time.sleep(0.0)
     assert _threads_of("oncemq-task") - before == 2
     running.tasks.close(PATIENCE_S)
@@ -89,9 +93,32 @@ def test_a_thread_that_is_free_is_used_again(running: Running) -> None:
         used.add(done.get(timeout=PATIENCE_S))
         # It says so a moment after its work is done.
         deadline = time.monotonic() + PATIENCE_S
-        while running.tasks._free < 1 and time.monotonic() < deadline:
+        while running.tasks._idle < 1 and time.monotonic() < deadline:
             time.sleep(0.0)
     assert len(used) == 1
+
+
+def test_a_thread_that_has_reported_is_waited_for_before_another_is_started() -> None:
+    running = Running(threads_max=256, threads_at_once=1, patience_s=3600.0)
+    used = set()
+    for _ in range(1_000):
+        done: SimpleQueue[int] = SimpleQueue()
+        running.tasks.spawn(lambda done=done: done.put(threading.get_ident()))
+        # The next is spawned at once: whether that thread is free again by then is left to chance.
+        used.add(done.get(timeout=PATIENCE_S))
+    assert len(used) == 1
+    assert len(running.tasks._threads) == 1
+    running.tasks.close(PATIENCE_S)
+
+
+def test_work_that_has_waited_too_long_gets_a_thread_of_its_own() -> None:
+    running = Running(threads_max=8, threads_at_once=1, patience_s=0.0)
+    meeting = threading.Barrier(8)
+    for _ in range(7):
+        running.tasks.spawn(meeting.wait, PATIENCE_S)
+    meeting.wait(PATIENCE_S)
+    assert len(running.tasks._threads) == 7
+    running.tasks.close(PATIENCE_S)
 
 
 def test_with_all_threads_busy_work_waits_and_is_done_in_its_order() -> None:
