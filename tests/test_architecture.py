@@ -147,6 +147,16 @@ LAYERS = {
     "mqserver.interfaces.*":            "mqserver.interfaces.* mqserver.events.* "
                                         "mqserver.permissions mqserver.distribution.* "
                                         f"mqserver.compensation {QUEUES} {WIRE} idl.otids",
+    "mqserver.events.delivery":         "mqserver.events.workers mqserver.events.ends "
+                                        f"mqserver.events.feed mqserver.events.settings {CALLS}",
+    "mqserver.events.switchboard":      "mqserver.events.inbox mqserver.events.ends "
+                                        "mqserver.events.feed mqserver.events.settings "
+                                        f"{QUEUES} {WORDS}",
+    "mqserver.events.inbox":            "mqserver.arrivals",
+    "mqserver.events.ends":             "mqserver.events.feed mqserver.queues",
+    "mqserver.events.workers":          "",
+    "mqserver.events.feed":             "",
+    "mqserver.events.settings":         "",
     "mqserver.failures":                "mqserver.storage.contract mqserver.errors",
     "mqserver.permissions":             f"idl.orb.audit idl.toml_files {CALLS}",
     "~mqserver.distribution.*":         f"mqserver.distribution.* {QUEUES} {WIRE}",
@@ -382,7 +392,7 @@ PURE = (
     "mqserver.storage.contract idl.coordination idl.otids coordinator.ledger "
     "mqserver.distribution.ri_tree mqserver.oql.sql mqserver.oql.predicate "
     "clients.doctor clients.extras clients.findings clients.machine clients.store_lines "
-    "mqserver.storage.findings"
+    "mqserver.storage.findings mqserver.events.feed mqserver.events.settings"
 )
 ACTS = "threading _thread concurrent queue asyncio contextvars logging"
 
@@ -414,6 +424,7 @@ BROAD_HANDLERS = {
     "idl.dispatch": "serves calls: no failure of a servant gets out but as an answer",
     "idl.orb.server": "serves connections: a failure ends one of them, not the server",
     "coordinator.tasks": "runs work that nobody waits for: its failure stops the program, aloud",
+    "mqserver.events.workers": "runs work that nobody waits for: a fault ends it, not the channels",
     "tests.simulation.test_world": "shows that a crash gets past such a handler",
     "clients.consumer": "whatever a handler raises, its message comes again",
     "clients.cli": "the outermost edge: whoever typed the command gets a sentence and an exit code",
