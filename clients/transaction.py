@@ -226,8 +226,7 @@ class Transaction:
     def branch_at(self, node: Node) -> Branch:
         """Its part at this node, ready for work. Call with the lock held."""
         self._check_open()
-        if self._reason or self._clock() >= self._deadline:
-            self._refuse_if_marked()
+        self._refuse_if_marked()
         key = node if node.realm is NETWORK else node.realm
         branch = self._branches.get(key)
         if branch is None:
@@ -281,12 +280,15 @@ class Transaction:
             raise TransactionEnded(f"the transaction is over: {self._status.value}. Begin another")
 
     def _refuse_if_marked(self) -> None:
-        reason, is_retryable = self._reason, self._is_retryable
-        if not reason and self._clock() >= self._deadline:
-            reason = f"its {self._timeout_s:g} seconds were over"
-        if reason:
+        if self._clock() >= self._deadline:
+            self._mark(f"its {self._timeout_s:g} seconds were over", is_retryable=True)
+        for branch in self._branches.values():
+            if branch.is_broken:
+                self._mark("one of its requests was interrupted", is_retryable=True)
+        if self._reason:
+            reason = self._reason
             self._roll_back(reason)
-            raise RolledBack(reason, is_retryable)
+            raise RolledBack(reason, self._is_retryable)
 
     def _mark(self, reason: str, is_retryable: bool) -> None:
         if not self._reason:

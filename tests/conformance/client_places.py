@@ -18,6 +18,7 @@ from idl.call import Address
 from idl.orb import NetworkOrb
 from mqserver.node import Node, NodeSettings
 from mqserver.storage.memory import MemoryStorage
+from mqserver.transactions.orphans import AskingTimes
 
 LOOPBACK = Address("127.0.0.1", 0)
 SEGMENT_BLOCKS = 64
@@ -83,7 +84,7 @@ def running_node(
         storage or MemoryStorage(time.monotonic),
         name=name,
         coordinator="" if coordinator is None else str(coordinator),
-        settings=settings,
+        settings=settings or NodeSettings(asking=AskingTimes(first_s=0.2)),
     )
     node.start()
     assert orb.address is not None

@@ -1,0 +1,244 @@
+"""Transactions whose calls are lost on the way: what the caller is told, and what is true then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from clients.errors import (
+    ConnectionLost,
+    OutcomeUnknown,
+    RolledBack,
+    ServerFailed,
+    TransactionEnded,
+)
+from clients.transaction import Outcome
+from idl import system
+from idl.mq import QueueFull
+from tests.unit.clients.lossy_node import AFTER, BEFORE, LATE, LossyHome
+
+
+@pytest.fixture
+def home() -> Iterator[LossyHome]:
+    made = LossyHome()
+    yield made
+    made.close()
+
+
+def payloads(home: LossyHome, name: str = "q") -> list[bytes]:
+    return [message.payload for message in home.queue(name).browse()]
+
+
+def test_a_transaction_of_puts_is_one_call_to_the_node(home: LossyHome) -> None:
+    with home.begin():
+        for number in range(1000):
+            home.queue("q").put(b"%d" % number)
+        home.queue("r").put(b"x")
+    assert home.orb.calls == ["lease", "pushDown"]
+    with home.begin():
+        home.queue("q").put(b"again")
+    assert home.orb.calls == ["lease", "pushDown", "pushDown"]
+
+
+def test_a_get_and_a_put_are_two_calls(home: LossyHome) -> None:
+    home.queue("q").put(b"x")
+    home.orb.calls.clear()
+    with home.begin():
+        message = home.queue("q").get()
+        assert message is not None
+        home.queue("r").put(message.payload)
+    assert home.orb.calls == ["lease", "getMany", "pushDown"]
+
+
+def test_nothing_done_is_no_call_at_all(home: LossyHome) -> None:
+    with home.begin():
+        pass
+    home.begin().rollback()
+    assert home.orb.calls == []
+
+
+def test_a_commit_whose_answer_was_lost_is_asked_for_again(home: LossyHome) -> None:
+    home.plan("pushDown", AFTER, BEFORE, AFTER)
+    with home.begin() as tx:
+        key = home.queue("q").put(b"x")
+    assert tx.status is Outcome.COMMITTED
+    assert payloads(home) == [b"x"]
+    assert home.queue("q").read(key) is not None
+
+
+def test_a_commit_that_never_arrived_is_rolled_back(home: LossyHome) -> None:
+    home.plan("pushDown", *[BEFORE] * 1000)
+    tx = home.begin()
+    home.queue("q").put(b"x", tx=tx)
+    with pytest.raises(RolledBack) as told:
+        tx.commit()
+    assert told.value.retryable
+    assert isinstance(told.value.__cause__, ConnectionLost)
+    home.orb.plans.clear()
+    assert payloads(home) == []
+
+
+def test_an_answer_that_stays_lost_is_asked_for_at_the_node(home: LossyHome) -> None:
+    home.plan("pushDown", *[AFTER] * 1000)
+    begun = home.clock.time
+    with home.begin() as tx:
+        home.queue("q").put(b"x")
+    assert tx.status is Outcome.COMMITTED
+    # Not for longer: the node may forget, and would then carry it out anew.
+    assert home.clock.time - begun <= 11
+    assert payloads(home) == [b"x"]
+
+
+def test_work_that_the_node_has_not_ended_is_rolled_back(home: LossyHome) -> None:
+    home.queue("q").put(b"x")
+    tx = home.begin()
+    assert home.queue("q").get(tx=tx) is not None
+    home.plan("pushDown", *[system.COMM_FAILURE("cut", system.Completion.MAYBE)] * 1000)
+    with pytest.raises(RolledBack):
+        tx.commit()
+    assert payloads(home) == [b"x"]
+
+
+def test_what_nobody_can_say_is_unknown(home: LossyHome) -> None:
+    home.plan("pushDown", *[AFTER] * 1000)
+    home.plan("getOutcome", *[BEFORE] * 1000)
+    tx = home.begin()
+    home.queue("q").put(b"x", tx=tx)
+    with pytest.raises(OutcomeUnknown) as told:
+        tx.commit()
+    assert told.value.otid == tx.otid
+    assert tx.otid in str(told.value)
+    assert tx.status is Outcome.UNKNOWN
+    with pytest.raises(TransactionEnded):
+        tx.rollback()
+
+
+def test_a_node_that_was_restarted_after_the_commit_says_so_without_keys(home: LossyHome) -> None:
+    home.plan("pushDown", AFTER)
+    sleep = home.clock.sleep
+
+    def restart(seconds: float) -> None:
+        sleep(seconds)
+        home.restart()
+
+    home.node().sleep = restart
+    with home.begin() as tx:
+        key = home.queue("q").put(b"x")
+    assert tx.status is Outcome.COMMITTED
+    assert payloads(home) == [b"x"]
+    assert not key.is_known
+
+
+def test_a_node_that_was_restarted_before_the_commit_has_lost_the_work(home: LossyHome) -> None:
+    home.queue("q").put(b"x")
+    tx = home.begin()
+    assert home.queue("q").get(tx=tx) is not None
+    home.restart()
+    with pytest.raises(RolledBack, match="restarted"):
+        home.queue("q").get(tx=tx)
+    with pytest.raises(RolledBack):
+        tx.commit()
+    assert payloads(home) == [b"x"]
+
+
+def test_a_get_whose_answer_was_lost_brings_the_same_message(home: LossyHome) -> None:
+    home.queue("q").put_many([b"1", b"2"])
+    home.plan("getMany", AFTER, AFTER)
+    with home.begin() as tx:
+        message = home.queue("q").get(tx=tx)
+        assert message is not None
+        assert message.payload == b"1"
+    assert payloads(home) == [b"2"]
+
+
+def test_a_get_that_is_never_answered_leaves_only_the_rollback(home: LossyHome) -> None:
+    home.queue("q").put(b"1")
+    tx = home.begin(timeout=1000)
+    home.plan("getMany", LATE)
+    with pytest.raises(Exception, match="late"):
+        home.queue("q").get(tx=tx)
+    assert tx.status is Outcome.ROLLBACK_ONLY
+    with pytest.raises(RolledBack):
+        tx.commit()
+    assert payloads(home) == [b"1"]
+
+
+def test_a_refused_request_leaves_the_transaction_as_it_was(home: LossyHome) -> None:
+    with home.begin() as tx:
+        home.queue("q").put(b"1", timeout=0.01)
+        home.plan("putMany", QueueFull("q", 1))
+        home.queue("q").put(b"2", timeout=0.5)
+        home.queue("q").put(b"3", tx=tx)
+    assert payloads(home) == [b"1", b"2", b"3"]
+
+
+def test_a_server_that_failed_is_asked_how_it_ended(home: LossyHome) -> None:
+    home.plan("pushDown", system.INTERNAL("broken"))
+    tx = home.begin()
+    home.queue("q").put(b"x", tx=tx)
+    with pytest.raises(OutcomeUnknown):
+        tx.commit()
+    home.plan("getMany", system.INTERNAL("broken", system.Completion.NO))
+    other = home.begin()
+    with pytest.raises(ServerFailed, match="broken"):
+        home.queue("q").get(tx=other)
+    other.rollback()
+
+
+def test_an_interrupted_request_leaves_only_the_rollback(home: LossyHome) -> None:
+    home.queue("q").put(b"1")
+    tx = home.begin()
+    home.plan("getMany", _Interrupt())
+    with pytest.raises(_Interrupt):
+        home.queue("q").get(tx=tx)
+    with pytest.raises(RolledBack):
+        home.queue("q").get(tx=tx)
+    assert payloads(home) == [b"1"]
+
+
+class _Interrupt(Exception):
+    """As from a signal."""
+
+
+# --- Outside of transactions
+
+
+def test_a_put_of_its_own_is_carried_out_once(home: LossyHome) -> None:
+    home.plan("putMany", AFTER, AFTER, BEFORE)
+    key = home.queue("q").put(b"x")
+    assert payloads(home) == [b"x"]
+    assert home.queue("q").read(key) is not None
+
+
+def test_a_get_of_its_own_is_carried_out_once(home: LossyHome) -> None:
+    home.queue("q").put_many([b"1", b"2"])
+    home.plan("getMany", AFTER)
+    message = home.queue("q").get()
+    assert message is not None
+    assert message.payload == b"1"
+    assert payloads(home) == [b"2"]
+
+
+def test_a_put_that_is_never_answered_is_unknown(home: LossyHome) -> None:
+    home.plan("putMany", LATE)
+    with pytest.raises(OutcomeUnknown, match="look into the queue") as told:
+        home.queue("q").put(b"x")
+    assert told.value.otid == ""
+
+
+def test_a_put_that_never_arrived_was_not_carried_out(home: LossyHome) -> None:
+    home.plan("putMany", *[BEFORE] * 1000)
+    begun = home.clock.time
+    with pytest.raises(ConnectionLost):
+        home.queue("q").put(b"x")
+    assert home.clock.time - begun <= 31
+
+
+def test_the_rest_of_a_long_get_may_fail_without_losing_the_first_part(
+    home: LossyHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clients.queue.GET_AT_ONCE", 2)
+    home.queue("q").put_many([b"1", b"2", b"3"])
+    home.plan("getMany", "", system.NO_PERMISSION("no more"))
+    assert [message.payload for message in home.queue("q").get_many(9)] == [b"1", b"2"]
