@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from benchmarks import coordinator, orb, storage
+from benchmarks import coordinator, node, orb, storage
 from benchmarks.measure import (
     Bar,
     Comparison,
@@ -38,6 +38,7 @@ from benchmarks.measure import (
 BENCHMARKS: dict[str, Callable[[Setting], list[Comparison]]] = {
     "orb": orb.comparisons,
     "coordinator": coordinator.comparisons,
+    "node": node.comparisons,
 }
 # A study of its own: its rounds are short and many, and some of it is no comparison.
 STORAGE = "storage"
