@@ -1,13 +1,15 @@
 """Administration as plain functions: what the command calls, and a console will.
 
-Transactions are asked for at their coordinator, branches in doubt at the node that holds them. An
-operator may name a transaction by any beginning of its name that fits only one.
+Transactions are asked for at their coordinator, branches in doubt at the node that holds them, and
+both views can be laid over each other. Queues and switches are the node's. An operator may name a
+transaction by any beginning of its name that fits only one. It shows nothing and asks nobody back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from idl.call import Address, Orb
 from idl.coordination import (
@@ -17,11 +19,21 @@ from idl.coordination import (
 )
 from idl.cos import Status, otid_t
 from idl.mapping import InvalidValue
-from idl.mq import Mq_Admin, mqBranchInfo
+from idl.mq import (
+    Mq_Admin,
+    Mq_Node,
+    check_queue_name,
+    mqBranchInfo,
+    mqConsumerInfo,
+    mqNodeInfo,
+    mqQueueInfo,
+    mqQueueSettings,
+)
 from idl.otids import show, split_otid
 
 COORDINATOR_ADMIN = "transactions"
 NODE_ADMIN = "admin"
+NODE = "node"
 
 # Words for states, as operators type them.
 STATES = {status.name.lower().replace("_", "-"): status for status in Status}
@@ -54,6 +66,7 @@ class TransactionView:
     explanation: str
     key: str = ""
     participants: tuple[Participant, ...] = ()
+    branches: tuple[TransactionView, ...] = ()
 
 
 # --- At the coordinator --------------------------------------------------------------------------
@@ -146,6 +159,26 @@ def _branch_view(info: mqBranchInfo) -> TransactionView:
 # --- Both ----------------------------------------------------------------------------------------
 
 
+def merged(
+    transactions: Sequence[TransactionView], branches: Sequence[TransactionView]
+) -> list[TransactionView]:
+    """Each transaction with its branches at the node, then the branches of others.
+
+    The coordinator need not know of a transaction that works at a node: the fast way tells it only
+    at the end.
+    """
+    known = {view.name for view in transactions}
+    found = [
+        replace(view, branches=tuple(b for b in branches if _transaction_of(b) == view.name))
+        for view in transactions
+    ]
+    return found + [branch for branch in branches if _transaction_of(branch) not in known]
+
+
+def _transaction_of(branch: TransactionView) -> str:
+    return branch.name.partition("/")[0]
+
+
 def selected(
     views: Iterable[TransactionView], state: str | None, older_s: float
 ) -> list[TransactionView]:
@@ -158,6 +191,15 @@ def shown_name(otid: otid_t) -> str:
     """A transaction's name as operators read and type it; a branch's behind a slash."""
     gtrid, branch = split_otid(otid)
     return f"{show(gtrid)}/{branch}" if branch else show(gtrid)
+
+
+def one_of(name: str, views: Sequence[TransactionView]) -> TransactionView:
+    """The one of this name, or whose name alone begins so."""
+    fitting = [view for view in views if view.name.startswith(name)]
+    exact = [view for view in fitting if view.name == name]
+    if len(exact or fitting) == 1:
+        return (exact or fitting)[0]
+    raise _not_one(name, [view.name for view in fitting])
 
 
 def seconds(text: str) -> float:
@@ -178,11 +220,150 @@ def _chosen(name: str, otids: Sequence[otid_t]) -> otid_t:
     exact = [otid for otid in fitting if shown_name(otid) == name]
     if len(exact or fitting) == 1:
         return (exact or fitting)[0]
+    raise _not_one(name, [shown_name(otid) for otid in fitting])
+
+
+def _not_one(name: str, fitting: Sequence[str]) -> NotOne:
     if not fitting:
-        raise NotOne(f"nothing is called {name!r}: it is over, or was never here")
-    shown = ", ".join(shown_name(otid) for otid in fitting[:5])
-    raise NotOne(f"{name!r} fits {len(fitting)}: {shown}")
+        return NotOne(f"nothing is called {name!r}: it is over, or was never here")
+    return NotOne(f"{name!r} fits {len(fitting)}: {', '.join(fitting[:5])}")
 
 
 def _word(status: Status) -> str:
     return status.name.lower().replace("_", "-")
+
+
+# --- Queues of a node ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class QueueView:
+    """A queue as an operator sees it; a limit of 0 is none."""
+
+    name: str
+    enabled: bool
+    prioritized: bool
+    messages: int
+    held: int
+    bytes: int
+    oldest_s: int
+    messages_max: int
+    bytes_max: int
+
+    def fields(self) -> dict[str, Any]:
+        """For scripts."""
+        return asdict(self)
+
+
+class Queues:
+    """The queues of one node."""
+
+    def __init__(self, orb: Orb, address: Address) -> None:
+        self._admin = orb.proxy(f"PYRO:{NODE_ADMIN}@{address}", Mq_Admin)
+
+    def every(self) -> list[QueueView]:
+        """All queues, by name."""
+        return sorted(map(_queue_view, self._admin.listQueues()), key=lambda view: view.name)
+
+    def one(self, name: str) -> QueueView:
+        """The queue of this name."""
+        return _queue_view(self._admin.getQueue(check_queue_name(name)))
+
+    def create(self, name: str, prioritized: bool, messages_max: int, bytes_max: int) -> None:
+        """There is an empty queue."""
+        settings = mqQueueSettings(True, prioritized, messages_max, bytes_max)
+        self._admin.createQueue(check_queue_name(name), settings)
+
+    def change(
+        self,
+        name: str,
+        *,
+        enabled: bool | None = None,
+        prioritized: bool | None = None,
+        messages_max: int | None = None,
+        bytes_max: int | None = None,
+    ) -> QueueView:
+        """The queue has these settings; None leaves one as it is."""
+        now = self._admin.getQueue(check_queue_name(name)).settings
+        self._admin.changeQueue(
+            name,
+            mqQueueSettings(
+                now.enabled if enabled is None else enabled,
+                now.prioritized if prioritized is None else prioritized,
+                now.messagesMax if messages_max is None else messages_max,
+                now.bytesMax if bytes_max is None else bytes_max,
+            ),
+        )
+        return self.one(name)
+
+    def delete(self, name: str) -> None:
+        """There is no such queue; raises `QueueInUse` while it holds anything."""
+        self._admin.deleteQueue(check_queue_name(name))
+
+    def purge(self, name: str) -> int:
+        """Every message that no transaction holds is removed; how many they were."""
+        return self._admin.purgeQueue(check_queue_name(name))
+
+
+def _queue_view(info: mqQueueInfo) -> QueueView:
+    settings = info.settings
+    return QueueView(
+        info.queue,
+        settings.enabled,
+        settings.prioritized,
+        info.visible,
+        info.locked,
+        info.bytes,
+        info.oldest,
+        settings.messagesMax,
+        settings.bytesMax,
+    )
+
+
+# --- Switches of a node --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ConsumerView:
+    """A named consumer with reservations, as an operator sees it."""
+
+    name: str
+    queue: str
+    reserved: int
+    age_s: int
+
+
+class Switches:
+    """What a node is and whether it works: the administrator's client of `Mq_Service`."""
+
+    def __init__(self, orb: Orb, address: Address) -> None:
+        self._admin = orb.proxy(f"PYRO:{NODE_ADMIN}@{address}", Mq_Admin)
+        self._node = orb.proxy(f"PYRO:{NODE}@{address}", Mq_Node)
+
+    def node(self) -> mqNodeInfo:
+        """Its name, its coordinator and the largest message it takes."""
+        return self._node.getNode()
+
+    def is_enabled(self) -> bool:
+        """Whether puts and gets work."""
+        return self._admin.isEnabled()
+
+    def enable(self, is_enabled: bool) -> None:
+        """Puts and gets work, or are refused; administration works always."""
+        self._admin.setEnabled(is_enabled)
+
+    def status(self) -> str:
+        """In the node's own words."""
+        return self._admin.getStatus()
+
+    def consumers(self) -> list[ConsumerView]:
+        """Who has reserved messages."""
+        return [_consumer_view(info) for info in self._admin.listConsumers()]
+
+    def shut_down(self) -> None:
+        """The node begins to stop: running transactions are rolled back, prepared ones kept."""
+        self._admin.mqShutdown()
+
+
+def _consumer_view(info: mqConsumerInfo) -> ConsumerView:
+    return ConsumerView(info.consumer, info.queue, info.reserved, info.age)

@@ -1,49 +1,50 @@
 """`oncemq tx`: transactions and branches in doubt, for operators.
 
 Reads the command line, calls `admin.py` and shows. What changes an outcome is asked for again, and
-is recorded where it happens. Transactions are asked for at the coordinator, branches at the node
-that `--node` names.
+is recorded where it happens. Unless one of them is named, both are asked: the node, and the
+coordinator that it works with, and their views are laid over each other.
 """
 
-import json
-import os
-import sys
 from collections.abc import Callable
 from dataclasses import asdict
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from clients.admin import (
     STATES,
     Branches,
-    NotOne,
+    Switches,
     Transactions,
     TransactionView,
+    merged,
+    one_of,
     seconds,
     selected,
 )
-from clients.terminal import ExitCode, complain, print_plain
+from clients.reaching import Reach, answered, node_address, orb_of, settled
+from clients.terminal import (
+    ExitCode,
+    confirm,
+    duration,
+    note,
+    print_json,
+    print_plain,
+    show_pairs,
+    show_table,
+)
 from idl import system
-from idl.access import Tls, Token, UnsafeSetting
-from idl.call import Address
-from idl.coordination import TransactionNotFound
-from idl.cos import NotPrepared
-from idl.mapping import InvalidValue
-from idl.mq import BranchNotFound
-from idl.orb import NetworkOrb
+from idl.call import Address, Orb
+from idl.settings import Settings
 
-DEFAULT_COORDINATOR = "127.0.0.1:7410"
-TIMEOUT_S = 10.0
+UNREACHED = (system.COMM_FAILURE, system.TIMEOUT, system.TRANSIENT)
 
 EXAMPLES = {
     "oncemq tx": {
-        "oncemq tx list": "what is under way at the coordinator",
+        "oncemq tx list": "what is under way",
         "oncemq tx explain NAME": "what one is waiting for",
-        "oncemq tx list --node HOST:PORT": "the branches of a node",
+        "oncemq tx list --node HOST:PORT": "the branches of a node alone",
     },
     "oncemq tx list": {
         "oncemq tx list": "all that are not over",
@@ -68,24 +69,25 @@ EXAMPLES = {
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A transaction, or how its name begins.")]
 AtCoordinator = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--coordinator",
         metavar="HOST:PORT",
-        envvar="ONCEMQ_COORDINATOR",
-        help="The coordinator to ask.",
+        show_default="the node's, or $ONCEMQ_COORDINATOR",
+        help="Ask this coordinator alone.",
     ),
 ]
 AtNode = Annotated[
-    str, typer.Option("--node", metavar="HOST:PORT", help="A node, for its branches, instead.")
+    str | None, typer.Option("--node", metavar="HOST:PORT", help="Ask this node alone.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask whether this is meant.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask whether this is meant.")]
 
 
 def show_list(
-    coordinator: AtCoordinator = DEFAULT_COORDINATOR,
-    node: AtNode = "",
+    reach: Reach,
+    coordinator: AtCoordinator = None,
+    node: AtNode = None,
     state: Annotated[
         str, typer.Option(metavar="STATE", help=f"One of {', '.join(sorted(STATES))}.")
     ] = "",
@@ -99,56 +101,53 @@ def show_list(
     if state and state not in STATES:
         raise typer.BadParameter(f"there is no state {state!r}; there are {', '.join(STATES)}")
 
-    def run(orb: NetworkOrb) -> int:
-        views = selected(_source(orb, coordinator, node).every(), state or None, seconds(older))
+    def run(views: Views) -> int:
+        found = selected(views.every(), state or None, seconds(older))
         if as_json:
-            _print_json({"transactions": [asdict(view) for view in views]})
+            print_json({"transactions": [asdict(view) for view in found]})
         else:
-            _show_views(views, Console())
+            columns = ("transaction", "state", "age", "owner", "what it is waiting for")
+            rows = [row for view in found for row in _rows(view)]
+            show_table(columns, rows, "Nothing is under way.")
         return ExitCode.OK
 
-    return _at(run)
+    return _at(run, reach, coordinator, node)
 
 
 def show(
     name: Name,
-    coordinator: AtCoordinator = DEFAULT_COORDINATOR,
-    node: AtNode = "",
+    reach: Reach,
+    coordinator: AtCoordinator = None,
+    node: AtNode = None,
     as_json: AsJson = False,
 ) -> int:
-    """Shows one transaction with its participants."""
+    """Shows one transaction with its participants and branches."""
 
-    def run(orb: NetworkOrb) -> int:
-        view = _source(orb, coordinator, node).one(name)
+    def run(views: Views) -> int:
+        view = views.one(name)
         if as_json:
-            _print_json(asdict(view))
+            print_json(asdict(view))
         else:
-            _show_one(view, Console())
+            show_pairs(_pairs(view))
         return ExitCode.OK
 
-    return _at(run)
+    return _at(run, reach, coordinator, node)
 
 
-def explain(name: Name, coordinator: AtCoordinator = DEFAULT_COORDINATOR, node: AtNode = "") -> int:
+def explain(
+    name: Name, reach: Reach, coordinator: AtCoordinator = None, node: AtNode = None
+) -> int:
     """Says in words what a transaction is waiting for, and what can be done."""
 
-    def run(orb: NetworkOrb) -> int:
-        view = _source(orb, coordinator, node).one(name)
-        console = Console()
-        print_plain(f"{view.name} is {view.status}: {view.explanation}.", console)
-        for participant in view.participants:
-            tried = f", tried {participant.attempts} times" if participant.attempts else ""
-            print_plain(f"  {participant.name} is {participant.state}{tried}", console)
-            if participant.trouble:
-                print_plain(f"    {participant.trouble}", console)
-        if view.time_left_s:
-            print_plain(f"It is rolled back by itself in {_time(view.time_left_s)}.", console)
+    def run(views: Views) -> int:
+        for line in _explanation(views.one(name)):
+            print_plain(line, Console())
         return ExitCode.OK
 
-    return _at(run)
+    return _at(run, reach, coordinator, node)
 
 
-def commit(name: Name, node: AtNode = "", yes: Yes = False) -> int:
+def commit(name: Name, reach: Reach, node: AtNode = None, yes: Yes = False) -> int:
     """Commits a branch in doubt by hand: a heuristic outcome.
 
     Only where its coordinator will never answer. If that decided otherwise, the transaction is
@@ -156,13 +155,14 @@ def commit(name: Name, node: AtNode = "", yes: Yes = False) -> int:
     """
     if not node:
         raise typer.BadParameter("only a branch in doubt can be committed: name its --node")
-    return _by_hand(name, node, is_commit=True, is_sure=yes)
+    return _by_hand(name, reach, node, is_commit=True, is_sure=yes)
 
 
 def rollback(
     name: Name,
-    coordinator: AtCoordinator = DEFAULT_COORDINATOR,
-    node: AtNode = "",
+    reach: Reach,
+    coordinator: AtCoordinator = None,
+    node: AtNode = None,
     yes: Yes = False,
 ) -> int:
     """Rolls back a transaction that is not decided; with --node, a branch in doubt by hand.
@@ -171,24 +171,25 @@ def rollback(
     then half done, and is reported as such.
     """
     if node:
-        return _by_hand(name, node, is_commit=False, is_sure=yes)
+        return _by_hand(name, reach, node, is_commit=False, is_sure=yes)
 
-    def run(orb: NetworkOrb) -> int:
-        transactions = Transactions(orb, Address.parse(coordinator))
+    def run(views: Views) -> int:
+        transactions = views.at_coordinator()
         view = transactions.one(name)
-        _confirm(f"Roll back {view.name}, which is {view.status}?", yes)
+        confirm(f"Roll back {view.name}, which is {view.status}?", yes)
         outcome = transactions.rollback(view.name)
         print_plain(f"{view.name}: {outcome.status.name.lower().replace('_', ' ')}", Console())
         is_done = outcome.status.name == "ROLLED_BACK"
         return ExitCode.OK if is_done else ExitCode.REFUSED
 
-    return _at(run)
+    return _at(run, reach, coordinator, node)
 
 
 def forget(
     name: Name,
-    coordinator: AtCoordinator = DEFAULT_COORDINATOR,
-    node: AtNode = "",
+    reach: Reach,
+    coordinator: AtCoordinator = None,
+    node: AtNode = None,
     yes: Yes = False,
 ) -> int:
     """Stops waiting for participants that will never answer; or drops heuristic outcomes.
@@ -196,10 +197,10 @@ def forget(
     Each participant that is given up is recorded as a hazard, and shown until it is forgotten too.
     """
 
-    def run(orb: NetworkOrb) -> int:
-        source = _source(orb, coordinator, node)
+    def run(views: Views) -> int:
+        source = views.at_node() if node else views.at_coordinator()
         view = source.one(name)
-        _confirm(f"Forget {view.name}, which is {view.status}?", yes)
+        confirm(f"Forget {view.name}, which is {view.status}?", yes)
         given_up = source.forget(view.name)
         told = "forgotten"
         if given_up:
@@ -209,7 +210,7 @@ def forget(
         print_plain(f"{view.name}: {told}", Console())
         return ExitCode.OK
 
-    return _at(run)
+    return _at(run, reach, coordinator, node)
 
 
 COMMANDS: dict[str, Callable[..., int]] = {
@@ -222,115 +223,136 @@ COMMANDS: dict[str, Callable[..., int]] = {
 }
 
 
-def _by_hand(name: str, node: str, is_commit: bool, is_sure: bool) -> int:
-    def run(orb: NetworkOrb) -> int:
-        branches = Branches(orb, Address.parse(node))
+def _by_hand(name: str, reach: Reach, node: str, is_commit: bool, is_sure: bool) -> int:
+    def run(views: Views) -> int:
+        branches = views.at_node()
         view = branches.one(name)
         word = "Commit" if is_commit else "Roll back"
-        _confirm(f"{word} {view.name} by hand, without its coordinator?", is_sure)
+        confirm(f"{word} {view.name} by hand, without its coordinator?", is_sure)
         branches.decide(view.name, is_commit)
         done = "committed" if is_commit else "rolled back"
         print_plain(f"{view.name}: {done} by hand; shown until it is forgotten", Console())
         return ExitCode.OK
 
-    return _at(run)
+    return _at(run, reach, None, node)
 
 
-# --- Reaching a server ---------------------------------------------------------------------------
+# --- Asking the servers --------------------------------------------------------------------------
 
 
-def _at(run: Callable[[NetworkOrb], int]) -> int:
-    """Runs the command with an orb, and turns what went wrong into a sentence and a code."""
-    try:
-        orb = _orb()
+class Views:
+    """What the coordinator and the node say, as far as they are asked."""
+
+    def __init__(self, transactions: Transactions | None, branches: Branches | None) -> None:
+        self._transactions = transactions
+        self._branches = branches
+
+    def every(self) -> list[TransactionView]:
+        """All that is known; transactions have their branches with them."""
+        branches = [] if self._branches is None else self._branches.every()
+        if self._transactions is None:
+            return branches
         try:
-            return run(orb)
-        finally:
-            orb.close()
-    except (InvalidValue, UnsafeSetting) as wrong:
-        complain(str(wrong))
-        return ExitCode.USAGE
-    except (NotOne, TransactionNotFound, BranchNotFound) as missing:
-        complain(str(missing))
-        return ExitCode.NOT_FOUND
-    except (NotPrepared, system.NO_PERMISSION, system.INVALID_TRANSACTION) as refused:
-        complain(str(refused))
-        return ExitCode.REFUSED
-    except system.SystemException as failed:
-        complain(str(failed))
-        return ExitCode.UNREACHABLE
+            return merged(self._transactions.every(), branches)
+        except UNREACHED as away:
+            if self._branches is None:
+                raise
+            note(f"Only the node answers; of the coordinator: {away}")
+            return branches
+
+    def one(self, name: str) -> TransactionView:
+        """The one of this name, or that begins so."""
+        return one_of(name, self.every())
+
+    def at_coordinator(self) -> Transactions:
+        """The coordinator's alone."""
+        if self._transactions is None:
+            raise typer.BadParameter("the node works with no coordinator: name a --coordinator")
+        return self._transactions
+
+    def at_node(self) -> Branches:
+        """The node's alone."""
+        assert self._branches is not None
+        return self._branches
 
 
-def _orb() -> NetworkOrb:
-    token, authority = (os.environ.get(f"ONCEMQ_{n}") for n in ("TOKEN_FILE", "TLS_AUTHORITY"))
-    return NetworkOrb(
-        tls=Tls(Path(authority)) if authority else None,
-        token=Token.load(Path(token)) if token else None,
-        timeout_s=TIMEOUT_S,
-    )
+def _at(
+    run: Callable[[Views], int], reach: Reach, coordinator: str | None, node: str | None
+) -> int:
+    """Runs the command with whoever is to be asked; see `answered`."""
+
+    def go() -> int:
+        settings = settled(reach, coordinator)
+        with orb_of(settings) as orb:
+            if node:
+                return run(Views(None, Branches(orb, Address.parse(node))))
+            if coordinator:
+                return run(Views(Transactions(orb, settings["client.coordinator"]), None))
+            return run(_both(orb, settings))
+
+    return answered(go)
 
 
-def _source(orb: NetworkOrb, coordinator: str, node: str) -> Transactions | Branches:
-    if node:
-        return Branches(orb, Address.parse(node))
-    return Transactions(orb, Address.parse(coordinator))
-
-
-def _confirm(question: str, is_sure: bool) -> None:
-    if is_sure:
-        return
-    if not sys.stdin.isatty():
-        raise typer.BadParameter("nobody is there to be asked: add --yes if this is meant")
-    typer.confirm(question, abort=True)
+def _both(orb: Orb, settings: Settings) -> Views:
+    """The node, and the coordinator: the one that was set, or that the node works with."""
+    address = node_address(settings)
+    named: Address | None = settings["client.coordinator"]
+    is_set = settings.origin("client.coordinator") != "default"
+    try:
+        recommended = Switches(orb, address).node().coordinator
+    except UNREACHED as away:
+        assert named is not None
+        transactions = Transactions(orb, named)
+        # Where this one does not answer either, that is told instead.
+        transactions.every()
+        note(f"Only the coordinator answers; of the node: {away}")
+        return Views(transactions, None)
+    if not is_set:
+        named = Address.parse(recommended) if recommended else None
+    return Views(None if named is None else Transactions(orb, named), Branches(orb, address))
 
 
 # --- Showing -------------------------------------------------------------------------------------
 
 
-def _print_json(value: dict[str, Any]) -> None:
-    Console().print_json(json.dumps(value), ensure_ascii=True)
+def _rows(view: TransactionView) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = [
+        (view.name, view.status, duration(view.age_s), view.owner, view.explanation)
+    ]
+    for branch in view.branches:
+        name = f"  {branch.name.partition('/')[2]}"
+        rows.append((name, branch.status, duration(branch.age_s), branch.owner, branch.explanation))
+    return rows
 
 
-def _show_views(views: list[TransactionView], console: Console) -> None:
-    if not console.is_terminal:
-        for view in views:
-            parts = (view.name, view.status, _time(view.age_s), view.owner, view.explanation)
-            print_plain("\t".join(parts), console)
-        return
-    if not views:
-        print_plain("Nothing is under way.", console)
-        return
-    table = Table(box=None, pad_edge=False)
-    for column in ("transaction", "state", "age", "owner", "what it is waiting for"):
-        table.add_column(column, overflow="fold")
-    for view in views:
-        table.add_row(view.name, view.status, _time(view.age_s), view.owner, view.explanation)
-    console.print(table, markup=False)
-
-
-def _show_one(view: TransactionView, console: Console) -> None:
-    rows = {
-        "transaction": view.name,
-        "state": view.status,
-        "owner": view.owner,
-        "key": view.key,
-        "age": _time(view.age_s),
-        "rolled back in": _time(view.time_left_s) if view.time_left_s else "",
-        "waiting for": view.explanation,
-    }
-    for name, value in rows.items():
-        if value:
-            print_plain(f"{name:<15} {value}", console)
+def _pairs(view: TransactionView) -> list[tuple[str, str]]:
+    rows = [
+        ("transaction", view.name),
+        ("state", view.status),
+        ("owner", view.owner),
+        ("key", view.key),
+        ("age", duration(view.age_s)),
+        ("rolled back in", duration(view.time_left_s) if view.time_left_s else ""),
+        ("waiting for", view.explanation),
+    ]
     for participant in view.participants:
         where = f"{participant.name}: {participant.state}, {participant.resource}"
-        print_plain(f"{'participant':<15} {where}", console)
-        if participant.trouble:
-            print_plain(f"{'':<15} {participant.trouble}", console)
+        rows += [("participant", where), ("", participant.trouble)]
+    for branch in view.branches:
+        name = branch.name.partition("/")[2]
+        rows.append(("branch", f"{name}: {branch.status}, {branch.explanation}"))
+    return [(name, value) for name, value in rows if value]
 
 
-def _time(whole_s: int) -> str:
-    minutes, rest_s = divmod(whole_s, 60)
-    hours, minutes = divmod(minutes, 60)
-    parts = [(hours, "h"), (minutes, "m"), (rest_s, "s")]
-    shown = [f"{number}{unit}" for number, unit in parts if number]
-    return " ".join(shown[:2]) or "0s"
+def _explanation(view: TransactionView) -> list[str]:
+    lines = [f"{view.name} is {view.status}: {view.explanation}."]
+    for participant in view.participants:
+        tried = f", tried {participant.attempts} times" if participant.attempts else ""
+        lines.append(f"  {participant.name} is {participant.state}{tried}")
+        lines += [f"    {participant.trouble}"] if participant.trouble else []
+    for branch in view.branches:
+        name = branch.name.partition("/")[2]
+        lines.append(f"  {name} at the node is {branch.status}: {branch.explanation}")
+    if view.time_left_s:
+        lines.append(f"It is rolled back by itself in {duration(view.time_left_s)}.")
+    return lines

@@ -43,6 +43,7 @@ LIVE = (
     "coordinator.sessions coordinator.tasks"
 )
 BRANCHES = "mqserver.transactions.* mqserver.storage.contract mqserver.errors"
+COMMAND = "clients.reaching clients.terminal clients.store_lines"
 QUEUES = f"mqserver.queues mqserver.arrivals mqserver.messages mqserver.priorities {BRANCHES}"
 
 # fmt: off
@@ -54,13 +55,39 @@ LAYERS = {
 
     # What people type: two front doors of one file each, and the command.
     "~pyspark_oncemq":                  "clients.spark",
-    "clients.demo":                     f"oncemq clients.deciding {WIRE} idl.otids",
+    "clients.demo":                     "oncemq clients.servers idl.cos",
     "oncemq":                           "clients",
-    "clients.cli":                      "clients clients.tx_command clients.terminal "
-                                        "clients.probes clients.doctor clients.stores "
-                                        "clients.store_lines clients.findings clients.machine",
-    "clients.tx_command":               f"clients.admin clients.terminal {WIRE}",
-    "clients.terminal":                 "",
+    "clients.cli":                      "clients clients.*_command clients.reaching "
+                                        "clients.terminal clients.machine clients.doctor "
+                                        "clients.probes",
+    "clients.bench_command":            f"{COMMAND} clients.connecting clients.connection "
+                                        "clients.queue",
+    "clients.consume_command":          f"{COMMAND} clients.message_command clients.connection "
+                                        "clients.queue clients.messages clients.errors "
+                                        "clients.following clients.message_lines "
+                                        "clients.written idl.mq",
+    "clients.message_command":          f"{COMMAND} clients.connection clients.queue "
+                                        "clients.messages clients.errors clients.message_lines "
+                                        "clients.written idl.mapping",
+    "clients.admin_command":            f"{COMMAND} clients.admin {WORDS}",
+    "clients.queue_command":            f"{COMMAND} clients.admin",
+    "clients.tx_command":               f"{COMMAND} clients.admin {CALLS} idl.settings",
+    "clients.config_command":           f"{COMMAND} idl.settings",
+    "clients.server_command":           f"{COMMAND} clients.servers",
+    "clients.store_command":            "clients clients.terminal clients.finding_table "
+                                        "clients.store_lines clients.stores",
+    "clients.machine_command":          "clients clients.terminal clients.finding_table "
+                                        "clients.findings clients.doctor clients.probes",
+    "clients.reaching":                 "clients.terminal clients.connecting clients.connection "
+                                        "clients.errors clients.admin idl.settings "
+                                        f"idl.toml_files {WIRE}",
+    "clients.finding_table":            "clients.findings clients.terminal",
+    "clients.terminal":                 "clients.store_lines",
+    "clients.tethered":                 "",
+    "clients.servers":                  "",
+    "clients.written":                  "clients.messages",
+    "clients.following":                CALLS,
+    "clients.message_lines":            "clients.messages clients.store_lines idl.mapping",
 
     # clients: everything a user imports or runs. Meets the servers in idl and on the wire; the
     # embedded node alone imports them, and `stores`, which looks at the files of a server that is
@@ -319,7 +346,8 @@ DOORS = (
         "os.getpid os.register_at_fork os.cpu_count",
         keepers="mqserver.storage.disk mqserver.storage.sql* mqserver.oql.syntax "
         "clients.cli clients.config clients.probes clients.demo idl.access idl.toml_files "
-        "idl.parser",
+        "idl.parser clients.written clients.message_command clients.bench_command "
+        "clients.server_command clients.tethered",
         instead="Ask mqserver.storage.disk, or be handed what was read.",
     ),
     Door(
@@ -338,8 +366,9 @@ DOORS = (
     Door(
         "the environment and the command line",
         things="os.environ os.environb os.getenv os.getenvb os.putenv os.unsetenv sys.argv",
-        keepers="clients.connecting clients.config clients.cli clients.tx_command clients.probes "
-        "clients.demo *.__main__ idl.settings idl.orb.frames",
+        keepers="clients.connecting clients.config clients.cli clients.machine_command clients.probes "
+        "clients.demo clients.tethered clients.consume_command *.__main__ idl.settings "
+        "idl.orb.frames",
         instead="Take the setting as a parameter.",
     ),
     Door(
@@ -347,14 +376,15 @@ DOORS = (
         things="time sched datetime.datetime.now datetime.datetime.utcnow datetime.datetime.today "
         "datetime.date.today threading.Timer",
         keepers=f"{NETWORK} clients.cli clients.probes clients.connecting clients.embedded "
-        "clients.demo mqserver.node *.__main__",
+        "clients.*_command clients.demo mqserver.node *.__main__",
         instead="Take the clock as a callable.",
     ),
     Door(
         "randomness",
         things="random secrets uuid os.urandom os.getrandom ssl.RAND_bytes",
         free="uuid uuid.UUID",
-        keepers="idl.proxies clients.cli clients.probes clients.embedded clients.demo *.__main__",
+        keepers="idl.proxies clients.cli clients.*_command clients.probes clients.embedded "
+        "clients.demo *.__main__",
         instead="Take the source of randomness as a callable.",
     ),
     Door(
@@ -366,13 +396,15 @@ DOORS = (
     Door(
         "the terminal",
         things="typer click rich builtins.input sys.stdin sys.stdout sys.stderr",
-        keepers="clients.cli clients.tx_command clients.terminal clients.demo *.__main__",
+        keepers="clients.cli clients.*_command clients.reaching clients.finding_table "
+        "clients.terminal clients.servers clients.tethered clients.demo *.__main__",
         instead="Return values; the command shows them.",
     ),
     Door(
         "processes and signals",
         things="subprocess multiprocessing signal os.fork os.kill os.system os.popen os._exit",
-        keepers="clients.consumer clients.cli clients.probes clients.demo *.__main__",
+        keepers="clients.consumer clients.cli clients.server_command clients.consume_command "
+        "clients.servers clients.tethered clients.probes clients.demo *.__main__",
         instead="Let the command or the __main__ module start and stop things.",
     ),
     Door(
