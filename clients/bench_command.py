@@ -27,7 +27,7 @@ NAME_BYTES = 6
 
 EXAMPLES = {
     "oncemq bench": {
-        "oncemq bench": "in this process, on the disk of this directory",
+        "oncemq bench": "in this process, on this disk",
         "oncemq bench --data /srv/mq": "on another disk",
         "oncemq bench --url mq://HOST:PORT": "at a node, over the network",
         "oncemq bench --json": "one object, for scripts",

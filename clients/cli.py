@@ -338,6 +338,8 @@ def _print_help(context: typer.Context) -> None:
     for command, meaning in _examples(context.command_path).items():
         gap = " " * (34 - len(command)) if len(command) < 34 else "\n" + " " * 36
         lines.append(f"  {command}{gap}{meaning}")
+    if any(getattr(option, "hidden", False) for option in context.command.params):
+        lines += ["", "Token, TLS and settings file: see 'oncemq --help'."]
     text = Text("\n".join(lines))
     text.highlight_regex(r"(?m)^(Usage:|\S.*:$)", "bold")
     text.highlight_regex(r"(?<![\w-])--?[a-z][a-z-]*", "cyan")

@@ -59,7 +59,6 @@ EXAMPLES = {
         "oncemq get greetings --wait 30": "wait for one, up to 30 seconds",
         "oncemq get orders --count 500 --jsonl": "one line of JSON for each",
         "oncemq get scans --all --output ./scans": "a file for each",
-        "oncemq get a --all --jsonl | oncemq put b --jsonl -": "from one queue to another",
     },
     "oncemq browse": {
         "oncemq browse orders": "a table of the first 100",
@@ -81,7 +80,7 @@ def put(
     reach: Reach,
     files: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[FILE...]", help="What to put; - or nothing is what comes in."),
+        typer.Argument(metavar="FILE", help="What to put; - or nothing is what comes in."),
     ] = None,
     text: Annotated[
         list[str] | None, typer.Option(metavar="TEXT", help="A message; may be repeated.")
@@ -297,10 +296,10 @@ def get(
         int, typer.Option(metavar="N", min=1, help="So many are taken at once.")
     ] = BATCH,
 ) -> int:
-    """Gets the next messages of a queue, and takes them from it once they are written out.
+    """Gets the next messages of a queue.
 
-    One message is written as it was put; several with a line end behind each. Exit code 9: there
-    was nothing to get.
+    They are taken from it once they are written out. One message is written as it was put, several
+    with a line end behind each. Exit code 9: there was nothing to get.
     """
     if jsonl and output is not None:
         raise typer.BadParameter("--jsonl writes lines, --output files: choose one")
@@ -390,9 +389,9 @@ def browse(
     jsonl: Jsonl = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
-    """Shows the messages of a queue, in the order of their keys, and leaves them there.
+    """Shows the messages of a queue and leaves them there.
 
-    What a transaction holds is not shown.
+    They come in the order of their keys. What a transaction holds is not shown.
     """
 
     def run(connection: Connection) -> int:

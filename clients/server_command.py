@@ -40,13 +40,13 @@ EXAMPLES = {
     "oncemq up": {
         "oncemq up": "both servers, with their data in ./data",
         "oncemq up --data ./try --port 0": "elsewhere, on a port that is free",
-        "oncemq up --json": "one object that says where they are, for scripts",
+        "oncemq up --json": "one object, for scripts",
     },
 }
 
 More = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[OPTION...]", help="All its other options: see below."),
+    typer.Argument(metavar="OPTION", help="All its other options."),
 ]
 
 

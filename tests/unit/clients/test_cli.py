@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import itertools
 import json
 import os
 import pty
@@ -13,17 +14,17 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
-from clients import cli, tx_command
+from clients import cli, machine_command
 from clients.terminal import ExitCode
 
 ROOT = Path(__file__).resolve().parents[3]
 GUIDE = ROOT / "docs" / "guide" / "command.md"
-COMMANDS: list[list[str]] = [[], ["doctor"], ["check"], ["dump"], ["completion"]]
+COMMANDS: list[list[str]] = [[], ["doctor"], ["put"], ["queue"], ["queue", "create"]]
 COLOUR = re.compile(r"\x1b\[[0-9;]*3[0-9]")
 QUIET = {"NO_COLOR": "", "FORCE_COLOR": "", "COLUMNS": "", "JAVA_HOME": "", "PYTHONOPTIMIZE": ""}
 
@@ -89,13 +90,65 @@ def test_help_has_examples_and_fits_eighty_columns(command: list[str], option: s
     assert max(map(len, answer.stdout.splitlines())) <= 80
 
 
-def test_every_command_has_examples_that_name_only_commands_that_exist() -> None:
-    group = cli._command()
-    names = {*group.commands, *(f"tx {name}" for name in tx_command.COMMANDS)}
-    assert set(cli.EXAMPLES) == {"oncemq", *(f"oncemq {name}" for name in names)}
-    for examples in cli.EXAMPLES.values():
-        for example in examples:
-            assert re.findall(r"oncemq (\S+)", example)[0] in names
+def _paths() -> dict[str, Callable[..., int]]:
+    """Every command there is, as it is typed."""
+    found: dict[str, Callable[..., int]] = {"completion": cli.completion}
+    for name, entry in cli.ENTRIES.items():
+        commands = entry.load().COMMANDS
+        if entry.is_group:
+            found |= {f"{name} {each}": function for each, function in commands.items()}
+        else:
+            found[name] = commands[name]
+    return found
+
+
+def _helped() -> list[str]:
+    return [*_paths(), *(name for name, entry in cli.ENTRIES.items() if entry.is_group)]
+
+
+@pytest.mark.parametrize("path", _helped())
+def test_the_help_of_every_command_has_examples_and_fits(
+    path: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main([*path.split(), "--help"]) == ExitCode.OK
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"Usage: oncemq {path} ")
+    assert "\nExamples:\n  " in shown
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_examples_name_only_commands_that_exist() -> None:
+    names = {*cli.ENTRIES, "completion"}
+    modules = [entry.load().EXAMPLES for entry in cli.ENTRIES.values()]
+    for examples in [cli.EXAMPLES, *modules]:
+        for example in itertools.chain.from_iterable(examples.values()):
+            for word in re.findall(r"\boncemq (\S+)", example):
+                assert word in names
+
+
+@pytest.mark.parametrize("name", [n for n, entry in cli.ENTRIES.items() if not entry.is_group])
+def test_the_list_of_commands_says_what_the_command_says_itself(name: str) -> None:
+    entry = cli.ENTRIES[name]
+    assert (entry.load().COMMANDS[name].__doc__ or "").startswith(entry.summary.rstrip("."))
+
+
+def test_help_loads_no_command_and_no_server() -> None:
+    script = """
+import sys
+from clients import cli
+cli.main(["--help"])
+loaded = [name for name in sys.modules if name.endswith("_command") or "mqserver" in name]
+sys.stderr.write(" ".join(loaded))
+"""
+    answer = subprocess.run(
+        [sys.executable, "-c", script],
+        env=_environment({}),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert answer.stderr == ""
 
 
 def test_no_command_at_all_shows_help_and_is_wrong_usage() -> None:
@@ -115,6 +168,9 @@ def test_no_command_at_all_shows_help_and_is_wrong_usage() -> None:
         (["doctor", "--port", "0"], "oncemq: Invalid value for '--port'"),
         (["doctor", "--data", __file__], "oncemq: Invalid value for '--data'"),
         (["doctor", "postgresql://me:tops3cret@db/shop"], "(postgresql://me:***@db/shop)"),
+        (["queue", "craete"], "oncemq: No such command 'craete'. Did you mean 'create'"),
+        (["queue", "create"], "oncemq: Missing argument 'QUEUE'"),
+        (["put", "orders", "--priority", "70000"], "oncemq: Invalid value for '--priority'"),
     ],
 )
 def test_wrong_usage_is_explained_in_two_lines(arguments: list[str], message: str) -> None:
@@ -123,7 +179,7 @@ def test_wrong_usage_is_explained_in_two_lines(arguments: list[str], message: st
     assert answer.stdout == ""
     assert message in answer.stderr
     assert "tops3cret" not in answer.stderr
-    assert re.search(r"\nSee 'oncemq( \w+)? --help'\.\n\Z", answer.stderr)
+    assert re.search(r"\nSee 'oncemq( \w+)* --help'\.\n\Z", answer.stderr)
     assert len(answer.stderr.splitlines()) == 2
 
 
@@ -257,7 +313,7 @@ def test_a_fault_of_ours_is_owned_without_traceback_or_message(
     def fail(*_: object) -> None:
         raise RuntimeError("tops3cret")
 
-    monkeypatch.setattr(cli, "examine", fail)
+    monkeypatch.setattr(machine_command, "examine", fail)
     monkeypatch.delenv(cli.TRACEBACK_VARIABLE, raising=False)
     with pytest.raises(SystemExit) as leaving:
         cli.main(["doctor"])
@@ -271,7 +327,7 @@ def test_a_fault_of_ours_is_owned_without_traceback_or_message(
 def test_a_traceback_is_shown_to_those_who_ask(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(cli, "examine", None)
+    monkeypatch.setattr(machine_command, "examine", None)
     monkeypatch.setenv(cli.TRACEBACK_VARIABLE, "1")
     with pytest.raises(SystemExit):
         cli.main(["doctor"])
@@ -279,8 +335,30 @@ def test_a_traceback_is_shown_to_those_who_ask(
 
 
 def test_the_guide_lists_exactly_the_exit_codes_there_are() -> None:
-    rows = re.findall(r"^\| (\d+) \|", GUIDE.read_text(encoding="utf-8"), re.MULTILINE)
+    section = GUIDE.read_text(encoding="utf-8").partition("## Exit codes")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (\d+) \|", section, re.MULTILINE)
     assert [int(row) for row in rows] == [code.value for code in ExitCode]
+
+
+def test_the_guide_has_every_command_and_no_other() -> None:
+    table = GUIDE.read_text(encoding="utf-8").partition("| command |")[2].partition("\n\n")[0]
+    listed = set()
+    for row in re.findall(r"^\| (.*?) \|", table, re.MULTILINE):
+        first, *others = re.findall(r"`(?:oncemq )?([^`]+)`", row)
+        words = [word for word in first.split() if word.islower() and word[0].isalpha()]
+        listed.add(" ".join(words))
+        listed |= {" ".join([*words[:-1], other.split()[0]]) for other in others}
+    assert listed - {""} == set(_paths())
+
+
+def test_the_guide_names_every_option() -> None:
+    guide = GUIDE.read_text(encoding="utf-8")
+    for name in cli.ENTRIES:
+        command = cli.load_command(name)
+        for each in getattr(command, "commands", {name: command}).values():
+            for option in each.params:
+                for flag in option.opts:
+                    assert not flag.startswith("--") or f"{flag}" in guide, f"{name} {flag}"
 
 
 def test_the_guide_names_every_field_of_the_object() -> None:
