@@ -39,6 +39,9 @@ class Board(Protocol):
     def sweep(self) -> bool:
         """See `Switchboard.sweep`."""
 
+    def look_around(self) -> bool:
+        """See `Switchboard.look_around`."""
+
     def take(self, end: End) -> Entry | None:
         """See `Switchboard.take`."""
 
@@ -64,10 +67,12 @@ class Delivery:
         settings: EventSettings,
         clock: Callable[[], float],
         make_workers: Callable[[str, int], Workers],
+        is_shared: bool,
     ) -> None:
         self._board = board
         self._settings = settings
         self._clock = clock
+        self._is_shared = is_shared
         self._clerk = make_workers("events", 1)
         self._quick = make_workers("push", settings.pushers)
         self._slow = make_workers("push-slow", settings.pushers)
@@ -79,6 +84,8 @@ class Delivery:
     def opened(self) -> None:
         """See `Hooks.opened`."""
         self._clerk.after(self._settings.sweep_s, self._sweep)
+        if self._is_shared:
+            self._clerk.after(self._settings.shared_look_s, self._look_around)
 
     def ready(self, end: End) -> None:
         """See `Hooks.ready`."""
@@ -99,6 +106,10 @@ class Delivery:
     def _sweep(self) -> None:
         if self._board.sweep():
             self._clerk.after(self._settings.sweep_s, self._sweep)
+
+    def _look_around(self) -> None:
+        if self._board.look_around():
+            self._clerk.after(self._settings.shared_look_s, self._look_around)
 
     def _serve(self, end: End) -> None:
         """Some of what is to be done for an end, by one thread; then it is the others' turn."""

@@ -33,6 +33,8 @@ class EventSettings:
     silent_s: float = 300.0
     supplier_silent_s: float = 3600.0
     sweep_s: float = 30.0
+    # Where other nodes write to the same storage, consumers are told to look in this interval.
+    shared_look_s: float = 2.0
 
     # A call to a consumer, and how often and after which pauses it is repeated.
     push_timeout_s: float = 2.0

@@ -16,6 +16,7 @@ neither references nor how an end looks from outside.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
@@ -280,6 +281,18 @@ class Switchboard:
             return
         if self._inbox.add(arrival):
             self._hooks.arrived()
+
+    def look_around(self) -> bool:
+        """Consumers look into queues that hold something: other nodes may have put it there.
+
+        What other nodes commit does not arrive here. Are there any channels?
+        """
+        for queue in list(self._watched):
+            # One that cannot be asked now is asked again.
+            with contextlib.suppress(MqError):
+                if self._storage.queue(queue).visible:
+                    self.arrived(Arrival(queue, (), ()))
+        return bool(self._channels)
 
     def distribute(self) -> None:
         """What has arrived is handed to every consumer that it is for."""

@@ -59,7 +59,8 @@ class Channels:
     """All event channels of a node; each is made when it is first named. May be used by any thread.
 
     `may_browse(principal, queue)` says who hears of a queue, `is_operator(principal)` who may
-    destroy what others have made. It is closed before the orb and the storage are.
+    destroy what others have made; `is_shared`: other nodes write to the same storage. It is closed
+    before the orb and the storage are.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Channels:
         *,
         may_browse: Callable[[str, str], bool] = lambda principal, queue: True,
         is_operator: Callable[[str], bool] = lambda principal: False,
+        is_shared: bool = False,
         make_workers: Callable[[str, int], Workers] | None = None,
         make_condition: Callable[[threading.Lock], threading.Condition] = threading.Condition,
     ) -> None:
@@ -90,6 +92,7 @@ class Channels:
             settings,
             clock,
             make_workers or (lambda name, threads: ThreadWorkers(name, threads, clock)),
+            is_shared,
         )
         self._lock = threading.Lock()
         self._objects: dict[End, object] = {}

@@ -15,7 +15,7 @@ from mqserver.arrivals import Arrival
 from mqserver.events.feed import is_wanted
 from mqserver.events.settings import EventSettings
 from mqserver.queues import key_text
-from mqserver.storage.contract import EVERYTHING
+from mqserver.storage.contract import EVERYTHING, NewMessage
 from tests.unit.mqserver.events_world import Consumer, EventWorld, drain, is_gone, keys
 
 LOOK = ("q", "", 0)
@@ -295,6 +295,21 @@ def test_a_push_consumer_that_nothing_was_said_to_is_told_to_look(world: EventWo
     world.push_to(consumer)
     world.time.pass_time(330.0)
     assert consumer.heard == [("", "", 0)]
+
+
+def test_where_other_nodes_write_too_consumers_look_while_there_is_something() -> None:
+    world = EventWorld(is_shared=True)
+    supplier = world.listening()
+    world.time.pass_time(10.0)
+    assert drain(supplier) == []
+    # Another node commits: nothing arrives here.
+    world.memory.store(b"theirs", "q", [NewMessage(b"x", 0)])
+    world.memory.commit_one_phase(b"theirs")
+    world.time.pass_time(10.0)
+    assert drain(supplier) == [LOOK]
+    world.memory.take(b"ours", "q", EVERYTHING, 1)
+    world.time.pass_time(10.0)
+    assert drain(supplier) == []
 
 
 # --- Limits ---------------------------------------------------------------------------------------
