@@ -36,6 +36,9 @@ class Entrance:
         self.trusted = frozenset(settings[f"{section}.trust"])
         self.limits = _limits(settings)
         check_listening(self.listen.host, self.tls, self.authenticator)
+        if self.tls is not None:
+            # Made for its complaints: what is wrong with the files is told before all else.
+            self.tls.server_context()
 
 
 class Opening:

@@ -75,8 +75,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     stopping = _Stopping()
     try:
         storage = reporting(_open_storage(settings), stopping.because)
-    except (BadSetting, ImportError) as wrong:
-        return _regret(str(wrong), WRONG_SETTINGS)
+    except ImportError as missing:
+        return _regret(str(missing), WRONG_SETTINGS)
     except MqError as refused:
         return _regret(str(refused), _exit_code(refused))
     opening = Opening("node", permissions.authorize)
@@ -199,9 +199,7 @@ def _open_storage(settings: Settings) -> Storage:
     return storage
 
 
-def _open_paged(data: Path | None) -> Storage:
-    if data is None:
-        raise BadSetting("server.data is not set: say with --data DIR where messages are kept")
+def _open_paged(data: Path) -> Storage:
     disk = RealDisk(data, create=True)
     try:
         return PagedStorage(disk, lambda: secrets.token_bytes(IDENTITY_BYTES), time.monotonic)
@@ -250,6 +248,7 @@ def _node_settings(settings: Settings) -> NodeSettings:
         is_shared=settings["server.storage"].startswith("sql:"),
         queues_max=settings["limits.queues"],
         message_bytes_max=settings["limits.message_bytes"],
+        call_bytes_max=settings["limits.call_bytes"],
         branches_per_principal_max=settings["limits.transactions_per_principal"],
         branch_messages_max=settings["limits.transaction_messages"],
         branch_bytes_max=settings["limits.transaction_bytes"],
@@ -270,6 +269,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def _read(said: argparse.Namespace) -> Settings:
     settings = read_settings(Program.NODE, flags_of(said), said.config)
+    if settings["server.storage"] == "paged" and settings["server.data"] is None:
+        raise BadSetting("server.data is not set: say with --data DIR where messages are kept")
     if settings["limits.message_bytes"] + CALL_ROOM_BYTES > settings["limits.call_bytes"]:
         raise BadSetting(
             f"{settings.origin('limits.message_bytes')}: limits.message_bytes must be at least "
