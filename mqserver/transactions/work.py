@@ -261,18 +261,23 @@ class Work:
             if found.vote is None:
                 if found.outcome is not Outcome.ACTIVE:
                     raise ended(branch, found.outcome)
-                if found.stored != messages:
-                    log.warning(
-                        "branch %s has stored %d messages, not %d: it is rolled back",
-                        branch.hex(),
-                        found.stored,
-                        messages,
-                    )
-                    self._storage.rollback(branch)
-                    found.vote = Vote.ROLLBACK
-                else:
-                    found.vote = resource.prepare(self._storage, branch, recovery)
+                found.vote = self._vote(found, recovery, messages)
             return found.vote
+
+    def _vote(self, found: Branch, recovery: bytes, messages: int) -> Vote:
+        if found.stored != messages:
+            log.warning(
+                "branch %s has stored %d messages, not %d: it is rolled back",
+                found.id.hex(),
+                found.stored,
+                messages,
+            )
+            self._storage.rollback(found.id)
+            return Vote.ROLLBACK
+        if not found.stored and not found.taken:
+            self._storage.rollback(found.id)
+            return Vote.READ_ONLY
+        return resource.prepare(self._storage, found.id, recovery)
 
     def rollback(self, branch: bytes, owner: str) -> None:
         """The branch is rolled back. Raises `BranchEnded` if it has voted, or was committed."""
@@ -361,10 +366,11 @@ class Work:
         names = {*self._names.get(gtrid, ()), *(gtrid + tried for tried in NAMES_TRIED)}
         found = {self._outcome(branch, owner, sees_all) for branch in names}
         best = next(status for status in _TELLING if status in found)
-        if best is Status.NO_TRANSACTION:
-            ours = [i for i in self._storage.branches() if i.branch.startswith(gtrid)]
-            return STATUS_OF[ours[0].outcome] if ours else best
-        return best
+        if best is not Status.NO_TRANSACTION or gtrid in self._names:
+            return best
+        # Prepared before a restart, under whatever name.
+        ours = [info for info in self._storage.branches() if info.branch.startswith(gtrid)]
+        return STATUS_OF[ours[0].outcome] if ours else best
 
     def _outcome(self, branch: bytes, owner: str, sees_all: bool) -> Status:
         known = self._open.get(branch) or self._ended.get(branch)

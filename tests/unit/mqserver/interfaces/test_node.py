@@ -1,0 +1,748 @@
+"""`Mq_Node`: bulk work, the numbers of requests, push-down, and what comes late."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+
+from idl import mq, system
+from idl.call import repeating
+from idl.cos import Status, Vote
+from idl.mq import mqAttribute, mqBatch, mqCompletion, mqSelection, mqTimestamp
+from idl.otids import otid_of, split_otid
+from mqserver.node import NodeSettings
+from mqserver.permissions import Permissions
+from mqserver.storage.contract import Outcome
+from mqserver.storage.memory import MemoryStorage
+from mqserver.transactions.resource import branch_id
+from tests.unit.mqserver.node_world import (
+    ALONE,
+    ANY,
+    NOTHING,
+    WALL_S,
+    Started,
+    World,
+    batch,
+    calling_as,
+    work,
+)
+
+RID = bytes(range(16))
+COMMIT, PREPARE, NONE = (
+    mqCompletion.COMMIT_ONE_PHASE,
+    mqCompletion.PREPARE,
+    mqCompletion.NONE,
+)
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    made = World()
+    yield made
+    made.close()
+
+
+def outcome(world: World, branch: mq.mqBranch) -> Outcome:
+    """What the storage knows of the branch."""
+    return world.storage.outcome(branch_id(split_otid(branch.otid)[0], branch.name))
+
+
+# --- The node, and messages
+
+
+def test_a_node_says_who_it_is(world: World) -> None:
+    assert world.node.getNode() == mq.mqNodeInfo("test", "in-process:0", 16 * 1024 * 1024)
+
+
+def test_what_is_put_comes_back_in_order_with_keys_that_grow(world: World) -> None:
+    keys = world.put("q", b"one", b"two", b"three")
+    assert list(keys) == sorted(keys)
+    taken = world.node.getMany(ALONE, 0, "q", ANY, 2, 0)
+    assert taken.keys == keys[:2]
+    assert taken.messages.payloads == (b"one", b"two")
+    assert world.get("q") == (b"three",)
+    assert world.get("q") == ()
+
+
+def test_everything_that_is_said_of_a_message_is_kept(world: World) -> None:
+    pairs = (mqAttribute("a", "1"), mqAttribute("a", "2"))
+    whole = mqBatch(
+        (b"x", b"y"),
+        batch(b"x", b"y").digests,
+        (7, 0),
+        (3, 0),
+        (mqTimestamp(5, 6), mqTimestamp(7, 8)),
+        ("alice", ""),
+        (pairs, ()),
+    )
+    world.node.putMany(ALONE, 0, "q", whole)
+    assert world.node.getMany(ALONE, 0, "q", ANY, 2, 0).messages == whole
+
+
+def test_the_queue_sets_time_and_sender_where_the_batch_does_not(world: World) -> None:
+    world.put("q", b"x")
+    found = world.node.browse("q", ANY, "", 1).messages
+    assert found.times == (mqTimestamp(int(WALL_S), 250_000),)
+    assert found.senders == ("local",)
+    assert (found.priorities, found.groups, found.attribs) == ((), (), ())
+
+
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_a_payload_that_was_altered_on_the_way_is_refused_and_nothing_stored(
+    world: World, is_alone: bool
+) -> None:
+    altered = replace(batch(b"1", b"2", b"3"), digests=batch(b"1", b"x", b"3").digests)
+    branch, request = (ALONE, 0) if is_alone else (world.branch(), 1)
+    with pytest.raises(mq.DigestMismatch) as refused:
+        world.node.putMany(branch, request, "q", altered)
+    assert refused.value.position == 1
+    assert world.seen("q") == ()
+    pushed = (work("q", b"0"), mq.mqWork("q", altered, ()))
+    with pytest.raises(mq.DigestMismatch) as refused:
+        world.node.pushDown(world.branch(), 1, pushed, COMMIT)
+    assert refused.value.position == 2
+    assert world.seen("q") == ()
+
+
+def test_messages_are_chosen_by_group_priority_and_attributes(world: World) -> None:
+    pairs = (mqAttribute("type", "a"), mqAttribute("size", "s"))
+    three = batch(b"1", b"2", b"3")
+    world.node.putMany(
+        ALONE,
+        0,
+        "q",
+        replace(three, groups=(1, 2, 2), priorities=(5, 5, 9), attribs=((), pairs, ())),
+    )
+    wanted = mqSelection(0, 0, (mqAttribute("size", "s"),))
+    assert world.node.browse("q", wanted, "", 9).messages.payloads == (b"2",)
+    assert world.node.browse("q", mqSelection(2, 6, ()), "", 9).messages.payloads == (b"3",)
+    assert world.node.getMany(ALONE, 0, "q", mqSelection(1, 0, ()), 9, 0).messages.payloads == (
+        b"1",
+    )
+
+
+def test_a_browse_goes_on_behind_a_key_and_takes_nothing(world: World) -> None:
+    keys = world.put("q", b"1", b"2", b"3")
+    assert world.node.browse("q", ANY, keys[0], 1).keys == keys[1:2]
+    assert world.node.browse("q", ANY, "", 2).keys == keys[:2]
+    assert world.node.countMessages("q") == 3
+    with pytest.raises(system.BAD_PARAM):
+        world.node.browse("q", ANY, "first", 1)
+
+
+def test_messages_by_key_come_as_they_were_asked_for_or_none_of_them(world: World) -> None:
+    keys = world.put("q", b"1", b"2", b"3")
+    with pytest.raises(mq.MessageNotFound) as missing:
+        world.node.getKeys(ALONE, 0, "q", (keys[0], "000000000009999"))
+    assert missing.value == mq.MessageNotFound("q", "000000000009999")
+    with pytest.raises(mq.MessageNotFound):
+        world.node.getKeys(ALONE, 0, "q", ("no key at all",))
+    taken = world.node.getKeys(ALONE, 0, "q", (keys[2], keys[0]))
+    assert taken.messages.payloads == (b"3", b"1")
+
+
+def test_a_message_by_key_that_another_holds_is_waited_for(world: World) -> None:
+    (key,) = world.put("q", b"x")
+    holder = world.branch()
+    world.node.getKeys(holder, 1, "q", (key,))
+    waiting = Started(lambda: world.node.getKeys(world.branch(), 1, "q", (key,)))
+    world.node.rollbackBranch(holder)
+    taken = waiting.result()
+    assert isinstance(taken, mq.mqTaken)
+    assert taken.keys == (key,)
+
+
+def test_who_waits_too_long_for_a_key_is_told_which() -> None:
+    world = World(NodeSettings(lock_wait_s=0.0))
+    (key,) = world.put("q", b"x")
+    world.node.getKeys(world.branch(), 1, "q", (key,))
+    with pytest.raises(mq.LockTimeout) as timeout:
+        world.node.getKeys(ALONE, 0, "q", (key,))
+    assert timeout.value == mq.LockTimeout("q", key)
+    world.close()
+
+
+def test_a_circle_of_waiting_branches_is_broken_and_the_victim_rolled_back(world: World) -> None:
+    one, two = world.put("q", b"1", b"2")
+    first, second = world.branch(), world.branch()
+    world.node.getKeys(first, 1, "q", (one,))
+    world.node.getKeys(second, 1, "q", (two,))
+    waiting = Started(lambda: world.node.getKeys(first, 2, "q", (two,)))
+    assert isinstance(world.storage, MemoryStorage)
+    while not world.storage._locks._wanted:
+        threading.Event().wait(0.001)
+    with pytest.raises(mq.Deadlock):
+        world.node.getKeys(second, 2, "q", (one,))
+    assert waiting.result() is not None
+    assert outcome(world, second) is Outcome.ROLLED_BACK
+    with pytest.raises(mq.BranchEnded):
+        world.node.putMany(second, 3, "q", batch(b"late"))
+
+
+# --- Without a transaction
+
+
+def test_a_put_that_is_repeated_puts_once_and_says_the_same_keys(world: World) -> None:
+    with repeating(RID):
+        keys = world.put("q", b"x")
+        assert world.put("q", b"x") == keys
+    assert world.seen("q") == (b"x",)
+
+
+def test_a_get_that_is_repeated_brings_the_same_messages(world: World) -> None:
+    world.put("q", b"1", b"2")
+    with repeating(RID):
+        assert world.get("q", 1) == (b"1",)
+        assert world.get("q", 1) == (b"1",)
+    assert world.get("q", 1) == (b"2",)
+
+
+def test_after_a_restart_a_repeated_put_says_no_keys_and_a_repeated_get_how_it_ended(
+    world: World,
+) -> None:
+    with repeating(RID):
+        world.put("q", b"x")
+    got = bytes(16)
+    with repeating(got):
+        world.get("q")
+    world.crash()
+    with repeating(RID):
+        assert world.put("q", b"x") == ()
+    with repeating(got), pytest.raises(mq.BranchEnded) as over:
+        world.get("q")
+    assert over.value.outcome is Status.COMMITTED
+    assert world.seen("q") == ()
+
+
+def test_another_principal_does_not_get_the_answer(world: World) -> None:
+    with repeating(RID):
+        world.put("q", b"x")
+        with calling_as("mallory"), pytest.raises(system.NO_PERMISSION):
+            world.put("q", b"x")
+
+
+def test_a_put_that_failed_can_be_repeated(world: World) -> None:
+    world.admin.createQueue("q", mq.mqQueueSettings(True, False, 1, 0))
+    world.put("q", b"x")
+    with repeating(RID):
+        with pytest.raises(mq.QueueFull) as full:
+            world.put("q", b"y")
+        assert full.value == mq.QueueFull("q", 1)
+    world.get("q")
+    with repeating(RID):
+        assert len(world.put("q", b"y")) == 1
+
+
+def test_a_get_that_is_repeated_while_it_still_waits_gets_the_same_answer(world: World) -> None:
+    def get() -> object:
+        with repeating(RID):
+            return world.node.getMany(ALONE, 0, "q", ANY, 1, 60_000)
+
+    calls = [Started(get) for _ in range(3)]
+    while not world.running.queues.waiting._lines:
+        threading.Event().wait(0.001)
+    keys = world.put("q", b"1", b"2")
+    answers = [call.result() for call in calls]
+    assert [answer.keys for answer in answers if isinstance(answer, mq.mqTaken)] == [keys[:1]] * 3
+    assert world.seen("q") == (b"2",)
+
+
+def test_an_empty_put_and_an_empty_get_leave_no_trace(world: World) -> None:
+    assert world.node.putMany(ALONE, 0, "q", NOTHING) == ()
+    assert world.get("q") == ()
+    assert world.storage.branches() == []
+
+
+# --- Requests of a branch
+
+
+def test_work_in_a_branch_is_seen_when_it_commits(world: World) -> None:
+    world.put("a", b"old")
+    branch = world.branch()
+    assert world.node.getMany(branch, 1, "a", ANY, 1, 0).messages.payloads == (b"old",)
+    world.node.putMany(branch, 2, "b", batch(b"new"))
+    assert (world.seen("a"), world.seen("b")) == ((), ())
+    assert world.node.pushDown(branch, 3, (), COMMIT) == (Status.COMMITTED, False, ())
+    assert (world.seen("a"), world.seen("b")) == ((), (b"new",))
+
+
+def test_the_last_request_can_be_repeated_and_does_nothing_again(world: World) -> None:
+    world.put("a", b"1", b"2")
+    branch = world.branch()
+    keys = world.node.putMany(branch, 1, "b", batch(b"x"))
+    assert world.node.putMany(branch, 1, "b", batch(b"x")) == keys
+    first = world.node.getMany(branch, 2, "a", ANY, 1, 0)
+    assert world.node.getMany(branch, 2, "a", ANY, 1, 0) == first
+    by_key = world.node.getKeys(branch, 3, "a", world.node.browse("a", ANY, "", 1).keys)
+    assert world.node.getKeys(branch, 3, "a", by_key.keys) == by_key
+    pushed = world.node.pushDown(branch, 4, (work("b", b"y"),), NONE)
+    assert world.node.pushDown(branch, 4, (work("b", b"y"),), NONE) == pushed
+    world.node.pushDown(branch, 5, (), COMMIT)
+    assert world.seen("b") == (b"x", b"y")
+
+
+@pytest.mark.parametrize("number", [0, 1, 3, 7])
+def test_another_number_than_the_next_or_the_last_is_out_of_order(
+    world: World, number: int
+) -> None:
+    branch = world.branch()
+    world.node.putMany(branch, 1, "q", batch(b"1"))
+    world.node.putMany(branch, 2, "q", batch(b"2"))
+    world.node.putMany(branch, 3, "q", batch(b"3"))
+    with pytest.raises(mq.RequestOutOfOrder) as refused:
+        world.node.getMany(branch, number, "q", ANY, 1, 0)
+    assert refused.value.expected == 4
+
+
+def test_the_number_of_a_request_that_failed_is_used_again_or_left_behind(world: World) -> None:
+    world.admin.createQueue("full", mq.mqQueueSettings(True, False, 1, 0))
+    world.put("full", b"x")
+    for following in (1, 2):
+        branch = world.branch()
+        with pytest.raises(mq.QueueFull):
+            world.node.putMany(branch, 1, "full", batch(b"y"))
+        world.node.putMany(branch, following, "q", batch(b"z"))
+        world.node.pushDown(branch, following + 1, (), COMMIT)
+    assert world.seen("q") == (b"z", b"z")
+
+
+def test_a_request_that_is_repeated_while_it_still_waits_gets_the_same_answer(
+    world: World,
+) -> None:
+    branch = world.branch()
+    calls = [Started(lambda: world.node.getMany(branch, 1, "q", ANY, 1, 60_000)) for _ in "ab"]
+    while not world.running.queues.waiting._lines:
+        threading.Event().wait(0.001)
+    keys = world.put("q", b"1", b"2")
+    answers = [call.result() for call in calls]
+    assert [answer.keys for answer in answers if isinstance(answer, mq.mqTaken)] == [keys[:1]] * 2
+
+
+def test_a_branch_that_the_node_lost_in_a_restart_is_fenced(world: World) -> None:
+    branch = world.branch()
+    world.node.putMany(branch, 1, "q", batch(b"1"))
+    world.crash()
+    for _ in range(2):
+        with pytest.raises(mq.BranchEnded) as over:
+            world.node.putMany(branch, 2, "q", batch(b"2"))
+        assert over.value.outcome is Status.ROLLED_BACK
+    with pytest.raises(mq.BranchEnded):
+        world.node.putMany(branch, 1, "q", batch(b"1"))
+    assert world.seen("q") == ()
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_after_the_end_everything_is_refused_with_the_outcome(
+    world: World, is_committed: bool
+) -> None:
+    branch = world.branch()
+    world.node.putMany(branch, 1, "q", batch(b"1"))
+    if is_committed:
+        world.node.pushDown(branch, 2, (), COMMIT)
+    else:
+        world.node.rollbackBranch(branch)
+    late: list[Callable[[], object]] = [
+        lambda: world.node.putMany(branch, 3, "q", batch(b"2")),
+        lambda: world.node.getMany(branch, 3, "q", ANY, 1, 0),
+        lambda: world.node.getKeys(branch, 3, "q", ()),
+        lambda: world.node.pushDown(branch, 3, (work("q", b"2"),), COMMIT),
+        lambda: world.node.prepareBranch(branch, 1),
+        lambda: world.node.lockMany(branch, "list", "q", ANY, 1),
+        lambda: world.node.fetchLocked(branch, "list", 0, 1),
+    ]
+    for call in late:
+        with pytest.raises(mq.BranchEnded) as over:
+            call()
+        expected = Status.COMMITTED if is_committed else Status.ROLLED_BACK
+        assert over.value.outcome is expected
+    assert world.seen("q") == ((b"1",) if is_committed else ())
+
+
+def test_anothers_branch_is_untouchable_in_the_same_words_everywhere(world: World) -> None:
+    branch = world.branch()
+    world.node.putMany(branch, 1, "q", batch(b"1"))
+    strange: list[Callable[[], object]] = [
+        lambda: world.node.putMany(branch, 2, "q", batch(b"2")),
+        lambda: world.node.getMany(branch, 2, "q", ANY, 1, 0),
+        lambda: world.node.pushDown(branch, 2, (), COMMIT),
+        lambda: world.node.prepareBranch(branch, 1),
+        lambda: world.node.rollbackBranch(branch),
+        lambda: world.node.lockMany(branch, "list", "q", ANY, 1),
+        lambda: world.node.fetchLocked(branch, "list", 0, 1),
+    ]
+    told = set()
+    with calling_as("mallory"):
+        for call in strange:
+            with pytest.raises(system.NO_PERMISSION) as refused:
+                call()
+            told.add(refused.value.reason)
+    assert len(told) == 1
+    assert world.node.pushDown(branch, 2, (), COMMIT)[0] is Status.COMMITTED
+    with calling_as("mallory"), pytest.raises(system.NO_PERMISSION):
+        world.node.pushDown(branch, 2, (), COMMIT)
+
+
+@pytest.mark.parametrize(
+    "branch",
+    [
+        mq.mqBranch(otid_of(bytes(32)), "", None),
+        mq.mqBranch(otid_of(bytes(32)), "a/b", None),
+        mq.mqBranch(otid_of(bytes(32)), "node.0123", None),
+        mq.mqBranch(otid_of(bytes(32), "n1"), "n1", None),
+        mq.mqBranch(otid_of(bytes(31)), "n1", None),
+        mq.mqBranch(replace(otid_of(bytes(32)), formatID=5), "n1", None),
+    ],
+)
+def test_what_names_no_branch_is_refused(world: World, branch: mq.mqBranch) -> None:
+    with pytest.raises(system.BAD_PARAM):
+        world.node.putMany(branch, 1, "q", batch(b"x"))
+
+
+# --- Push-down
+
+
+def test_a_push_down_does_all_work_of_a_branch_and_commits_it(world: World) -> None:
+    (key,) = world.put("a", b"old")
+    works = (work("b", b"1", b"2"), work("a", removes=(key,)), work("c", b"3"))
+    status, is_read_only, keys = world.node.pushDown(world.branch(), 1, works, COMMIT)
+    assert (status, is_read_only) == (Status.COMMITTED, False)
+    assert [len(each) for each in keys] == [2, 0, 1]
+    assert world.seen("a") == ()
+    assert world.node.browse("b", ANY, "", 9).keys == keys[0]
+
+
+def test_a_push_down_whose_answer_was_lost_is_answered_again(world: World) -> None:
+    branch = world.branch()
+    told = world.node.pushDown(branch, 1, (work("q", b"x"),), COMMIT)
+    assert world.node.pushDown(branch, 1, (work("q", b"x"),), COMMIT) == told
+    world.crash()
+    again = world.node.pushDown(branch, 1, (work("q", b"x"),), COMMIT)
+    assert again == (Status.COMMITTED, False, ((),))
+    assert world.seen("q") == (b"x",)
+
+
+def test_a_prepared_push_down_votes_again_also_after_a_restart(world: World) -> None:
+    branch = world.prepare(world.branch(), work("q", b"x"))
+    assert world.node.pushDown(branch, 1, (work("q", b"x"),), PREPARE)[0] is Status.PREPARED
+    world.crash()
+    assert world.node.pushDown(branch, 1, (work("q", b"x"),), PREPARE)[0] is Status.PREPARED
+    assert world.node.prepareBranch(branch, 1) is Vote.COMMIT
+    assert world.seen("q") == ()
+    with pytest.raises(mq.BranchEnded) as over:
+        world.node.rollbackBranch(branch)
+    assert over.value.outcome is Status.PREPARED
+
+
+def test_a_push_down_with_nothing_to_do_leaves_the_transaction(world: World) -> None:
+    for completion in (PREPARE, COMMIT):
+        branch = world.branch()
+        world.node.getMany(branch, 1, "q", ANY, 1, 0)
+        told = world.node.pushDown(branch, 2, (), completion)
+        assert told == (Status.COMMITTED, True, ())
+        assert world.node.pushDown(branch, 2, (), completion) == told
+        assert world.node.getOutcome(branch.otid) is Status.COMMITTED
+    assert world.storage.branches() == []
+
+
+def test_a_push_down_that_fails_rolls_the_branch_back(world: World) -> None:
+    (key,) = world.put("a", b"old")
+    branch = world.branch()
+    world.node.getMany(branch, 1, "a", ANY, 1, 0)
+    works = (work("b", b"1"), work("b", removes=("000000000009999",)))
+    with pytest.raises(mq.MessageNotFound):
+        world.node.pushDown(branch, 2, works, NONE)
+    assert world.node.browse("a", ANY, "", 1).keys == (key,)
+    with pytest.raises(mq.BranchEnded):
+        world.node.pushDown(branch, 2, works, NONE)
+
+
+def test_without_anybody_to_ask_the_vote_is_against(world: World) -> None:
+    with pytest.raises(mq.BranchEnded) as over:
+        world.node.pushDown(world.branch(), 1, (work("q", b"x"),), PREPARE)
+    assert over.value.outcome is Status.ROLLED_BACK
+    assert world.seen("q") == ()
+
+
+def test_a_branch_is_sealed_by_its_vote(world: World) -> None:
+    branch = world.prepare(world.branch(), work("q", b"x"))
+    with pytest.raises(mq.BranchEnded) as over:
+        world.node.putMany(branch, 2, "q", batch(b"y"))
+    assert over.value.outcome is Status.PREPARED
+
+
+def test_a_vote_counts_what_was_put_and_is_against_when_something_is_missing(
+    world: World,
+) -> None:
+    for count, vote in ((2, Vote.COMMIT), (3, Vote.ROLLBACK)):
+        whom = world.prepare(world.branch(), work("p", b"x")).recovery
+        branch = replace(world.branch(), recovery=whom)
+        world.node.putMany(branch, 1, "q", batch(b"1", b"2"))
+        assert world.node.prepareBranch(branch, count) is vote
+        assert world.node.prepareBranch(branch, count) is vote
+    branch = world.branch()
+    world.node.getMany(branch, 1, "q", ANY, 1, 0)
+    assert world.node.prepareBranch(branch, 0) is Vote.READ_ONLY
+    with pytest.raises(mq.BranchEnded):
+        world.node.prepareBranch(world.branch(), 0)
+
+
+def test_a_rollback_of_what_never_was_keeps_late_work_out(world: World) -> None:
+    branch = world.branch()
+    world.node.rollbackBranch(branch)
+    world.node.rollbackBranch(branch)
+    with pytest.raises(mq.BranchEnded):
+        world.node.putMany(branch, 1, "q", batch(b"late"))
+
+
+# --- Outcomes
+
+
+def test_the_outcome_of_a_transaction_is_that_of_its_branches(world: World) -> None:
+    one, two = world.branch("n1", 77), world.branch("n2", 77)
+    otid = one.otid
+    assert world.node.getOutcome(otid) is Status.NO_TRANSACTION
+    world.node.putMany(one, 1, "q", batch(b"1"))
+    assert world.node.getOutcome(otid) is Status.ACTIVE
+    prepared = world.prepare(two, work("q", b"2"))
+    assert world.node.getOutcome(otid) is Status.PREPARED
+    world.node.rollbackBranch(one)
+    assert world.node.getOutcome(otid) is Status.PREPARED
+    gtrid, _ = split_otid(otid)
+    assert world.node.getOutcome(otid_of(gtrid, "n1")) is Status.ROLLED_BACK
+    world.running.storage.commit(branch_id(gtrid, "n2"))
+    assert world.node.getOutcome(otid) is Status.COMMITTED
+    assert world.node.getOutcome(otid_of(gtrid, "n2")) is Status.COMMITTED
+    assert prepared.recovery is not None
+    world.crash()
+    assert world.node.getOutcome(otid) is Status.COMMITTED
+
+
+def test_after_a_restart_the_outcome_is_found_under_any_name(world: World) -> None:
+    branch = world.prepare(world.branch("stage-3.part-9", 78), work("q", b"1"))
+    world.crash()
+    assert world.node.getOutcome(branch.otid) is Status.PREPARED
+
+
+def test_the_outcome_is_told_to_the_owner_and_to_operators_only() -> None:
+    rules = '[[allow]]\nprincipal = "*"\nqueues = ["*"]\nrights = ["read", "write"]\n'
+    rules += '[roles]\noperator = ["olga"]\ncoordinator = ["carl"]\n'
+    world = World(permissions=Permissions.parse(rules))
+    branch = world.branch()
+    world.node.putMany(branch, 1, "q", batch(b"1"))
+    seen = {}
+    for name in ("local", "mallory", "olga", "carl"):
+        with calling_as(name):
+            seen[name] = world.node.getOutcome(branch.otid)
+    assert seen == {
+        "local": Status.ACTIVE,
+        "mallory": Status.NO_TRANSACTION,
+        "olga": Status.ACTIVE,
+        "carl": Status.ACTIVE,
+    }
+    world.close()
+
+
+def test_an_otid_that_is_not_ours_is_no_transaction(world: World) -> None:
+    foreign = mq.mqBranch(replace(otid_of(bytes(32)), formatID=5), "n1", None).otid
+    assert world.node.getOutcome(foreign) is Status.NO_TRANSACTION
+
+
+def test_the_version_of_an_application_is_its_mark(world: World) -> None:
+    assert world.node.getVersion("job") == 0
+    world.storage.raise_mark(b"b", "job", 7)
+    world.storage.commit_one_phase(b"b")
+    assert world.node.getVersion("job") == 7
+
+
+# --- Frozen lists of a branch
+
+
+def test_a_locked_list_stays_as_it_is_and_is_read_in_pieces(world: World) -> None:
+    world.put("q", b"1", b"2", b"3")
+    branch = world.branch()
+    assert world.node.lockMany(branch, "read", "q", ANY, 2) == 2
+    world.put("q", b"4")
+    assert world.node.lockMany(branch, "read", "q", ANY, 9) == 2
+    assert world.node.fetchLocked(branch, "read", 0, 9).messages.payloads == (b"1", b"2")
+    assert world.node.fetchLocked(branch, "read", 1, 2).messages.payloads == (b"2",)
+    assert world.node.lockMany(branch, "again", "q", ANY, 9) == 2
+    with pytest.raises(mq.ReservationNotFound):
+        world.node.fetchLocked(branch, "other", 0, 1)
+    world.node.pushDown(branch, 1, (), COMMIT)
+    assert world.seen("q") == ()
+
+
+def test_a_locked_list_is_gone_with_its_branch(world: World) -> None:
+    world.put("q", b"1")
+    branch = world.branch()
+    world.node.lockMany(branch, "read", "q", ANY, 2)
+    world.crash()
+    with pytest.raises(mq.BranchEnded):
+        world.node.fetchLocked(branch, "read", 0, 1)
+    assert world.seen("q") == (b"1",)
+
+
+# --- Reservations
+
+
+def test_a_reservation_is_the_same_list_until_it_is_finished(world: World) -> None:
+    world.put("q", b"1", b"2", b"3")
+    node = world.node
+    assert node.reserve("c", "q", ANY, 0, 2, 0) == 1
+    assert node.reserve("c", "q", ANY, 0, 2, 0) == 1
+    assert node.getReservationSize("c", 1) == 2
+    assert node.fetchReserved("c", 1, 0, 9).messages.payloads == (b"1", b"2")
+    assert node.reserve("c", "q", ANY, 1, 9, 0) == 2
+    world.crash()
+    assert world.node.fetchReserved("c", 2, 0, 9).messages.payloads == (b"3",)
+    assert world.seen("q") == ()
+    world.node.finishReservations("c", 1)
+    world.node.finishReservations("c", 1)
+    assert world.node.getFinished("c") == 1
+    with pytest.raises(mq.ReservationNotFound):
+        world.node.fetchReserved("c", 1, 0, 1)
+    with pytest.raises(mq.ReservationNotFound):
+        world.node.finishReservations("c", 9)
+    with pytest.raises(mq.ReservationOutdated) as old:
+        world.node.reserve("c", "q", ANY, 0, 1, 0)
+    assert old.value.done == 1
+
+
+def test_a_consumer_that_never_was_has_nothing(world: World) -> None:
+    node = world.node
+    assert node.getFinished("c") == 0
+    assert node.reserve("c", "q", ANY, 0, 2, 0) == 0
+    node.finishReservations("c", 0)
+    for call in (
+        lambda: node.getReservationSize("c", 1),
+        lambda: node.fetchReserved("c", 1, 0, 1),
+        lambda: node.finishReservations("c", 1),
+    ):
+        with pytest.raises(mq.ReservationNotFound):
+            call()
+    world.put("q", b"1")
+    with pytest.raises(system.BAD_PARAM):
+        node.reserve("c", "q", ANY, 5, 2, 0)
+
+
+def test_a_consumer_has_one_queue_and_one_owner(world: World) -> None:
+    world.put("q", b"1")
+    world.put("p", b"1")
+    node = world.node
+    node.reserve("c", "q", ANY, 0, 1, 0)
+    with pytest.raises(system.BAD_PARAM):
+        node.reserve("c", "p", ANY, 1, 1, 0)
+    with calling_as("mallory"):
+        for call in (
+            lambda: node.reserve("c", "q", ANY, 0, 1, 0),
+            lambda: node.getReservationSize("c", 1),
+            lambda: node.fetchReserved("c", 1, 0, 1),
+            lambda: node.finishReservations("c", 1),
+            lambda: node.getFinished("c"),
+        ):
+            with pytest.raises(system.NO_PERMISSION):
+                call()
+    world.admin.dropConsumer("c")
+    with calling_as("mallory"):
+        assert node.reserve("c", "q", ANY, 0, 1, 0) == 1
+
+
+def test_a_reservation_is_waited_for(world: World) -> None:
+    waiting = Started(lambda: world.node.reserve("c", "q", ANY, 0, 5, 60_000))
+    world.put("q", b"1")
+    assert waiting.result() == 1
+
+
+# --- Limits
+
+
+def test_a_client_has_only_so_many_branches_at_once() -> None:
+    world = World(NodeSettings(branches_per_principal_max=2))
+    branches = [world.branch() for _ in range(3)]
+    for branch in branches[:2]:
+        world.node.putMany(branch, 1, "q", batch(b"x"))
+    with pytest.raises(system.IMP_LIMIT):
+        world.node.putMany(branches[2], 1, "q", batch(b"x"))
+    with calling_as("bob"):
+        world.node.putMany(world.branch(), 1, "q", batch(b"x"))
+    world.node.rollbackBranch(branches[0])
+    world.node.putMany(branches[2], 1, "q", batch(b"x"))
+    world.close()
+
+
+def test_messages_calls_and_branches_have_their_sizes() -> None:
+    settings = NodeSettings(
+        message_bytes_max=100,
+        messages_per_call_max=5,
+        branch_messages_max=7,
+        branch_bytes_max=300,
+    )
+    world = World(settings)
+    world.put("q", b"x" * 100)
+    refusals: list[Callable[[], object]] = [
+        lambda: world.put("q", b"x" * 101),
+        lambda: world.put("q", *[b"x"] * 6),
+        lambda: world.node.getKeys(ALONE, 0, "q", ("000000000000001",) * 6),
+        lambda: world.node.pushDown(
+            world.branch(), 1, (work("q", *[b"x"] * 3), work("q", *[b"x"] * 3)), COMMIT
+        ),
+        lambda: world.node.pushDown(world.branch(), 1, (work("q", *[b"x" * 80] * 4),), COMMIT),
+        lambda: world.node.putMany(
+            ALONE, 0, "q", replace(batch(b"x"), attribs=((mqAttribute("k", "v" * 70_000),),))
+        ),
+    ]
+    for refused in refusals:
+        with pytest.raises(system.IMP_LIMIT):
+            refused()
+    branch = world.branch()
+    world.node.putMany(branch, 1, "q", batch(*[b"x"] * 5))
+    with pytest.raises(system.IMP_LIMIT):
+        world.node.putMany(branch, 2, "q", batch(*[b"x"] * 3))
+    world.node.putMany(branch, 2, "q", batch(*[b"x"] * 2))
+    assert world.node.countMessages("q") == 1
+    world.close()
+
+
+def test_answers_that_are_too_large_to_be_kept_fence_their_branch_when_asked_for_again(
+    world: World,
+) -> None:
+    work_limits = world.running.work.limits
+    world.running.work.limits = replace(work_limits, answers_bytes_max=150_000)
+    world.put("q", *[b"x" * 100_000] * 3)
+    branches = [world.branch() for _ in range(3)]
+    for branch in branches:
+        world.node.getMany(branch, 1, "q", ANY, 1, 0)
+    assert world.node.getMany(branches[2], 1, "q", ANY, 1, 0).keys
+    with pytest.raises(mq.BranchEnded):
+        world.node.getMany(branches[0], 1, "q", ANY, 1, 0)
+    assert world.node.countMessages("q") == 1
+
+
+def test_remembered_answers_are_bounded(world: World) -> None:
+    limits = replace(world.running.work.limits, answers_kept=2, ended_kept=2)
+    world.running.work.limits = limits
+    world.running._parts.alone._limits = limits
+    for _ in range(10):
+        world.put("q", b"x")
+        world.node.pushDown(world.branch(), 1, (work("q", b"x"),), COMMIT)
+    assert len(world.running._parts.alone._done) == 2
+    assert len(world.running.work._ended) == 2
+    assert len(world.running.work._names) == 2
+    assert world.running.work._open == {}
+
+
+@pytest.mark.parametrize("name", ["", "../x", "a b", "q;drop", "."])
+def test_what_is_no_queues_name_is_refused(world: World, name: str) -> None:
+    for call in (
+        lambda: world.node.putMany(ALONE, 0, name, batch(b"x")),
+        lambda: world.node.getMany(ALONE, 0, name, ANY, 1, 0),
+        lambda: world.node.browse(name, ANY, "", 1),
+        lambda: world.node.countMessages(name),
+        lambda: world.node.reserve("c", name, ANY, 0, 1, 0),
+        lambda: world.node.pushDown(world.branch(), 1, (work(name, b"x"),), COMMIT),
+    ):
+        with pytest.raises(system.BAD_PARAM):
+            call()
