@@ -36,7 +36,7 @@ class Need(enum.Enum):
     """What an operation asks for that is not a right on one queue."""
 
     ANYONE = "whoever is let in"
-    OWNER = "whoever began the branch, or holds the object"
+    OWNER = "its owner: who began the branch, or made the channel"
     WORK = "write where it puts, read where it removes, in a branch of one's own"
     VISIBLE = "any right on the queue; others are left out"
     OPERATOR = "role operator"

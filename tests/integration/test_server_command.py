@@ -25,6 +25,7 @@ from idl.mq import Mq_Admin, Mq_Node, mqBatch, mqBranch, mqSelection
 from idl.orb import NetworkOrb
 from idl.otids import NULL_OTID
 from mqserver.__main__ import main
+from tests.settings_rows import operation_rows, setting_rows
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 STOP_S = 20.0
@@ -45,6 +46,7 @@ def breaking(function):
 for name in ("fdatasync", "fsync", "pwrite", "pwritev"):
     setattr(os, name, breaking(getattr(os, name)))
 from mqserver.__main__ import main
+from tests.settings_rows import operation_rows, setting_rows
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -422,3 +424,14 @@ def test_the_units_are_what_systemd_understands(name: str, tmp_path: Path) -> No
     )
     ours = [line for line in checked.stderr.splitlines() if name in line]
     assert (checked.returncode, ours) == (0, [])
+
+
+# --- The documents -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "rows"), [("OPERATIONS.md", setting_rows()), ("SECURITY.md", operation_rows())]
+)
+def test_the_tables_of_the_documents_are_those_of_the_code(name: str, rows: list[str]) -> None:
+    text = (ROOT / "docs" / name).read_text()
+    assert "\n".join(rows) in text

@@ -91,6 +91,7 @@ def test_a_branch_of_another_cannot_be_touched(guarded: GuardedNode, attack: Att
         with pytest.raises(system.NO_PERMISSION) as refused:
             attack(guarded.as_node("bob"), branch)
         assert "no such branch of this caller" in refused.value.reason
+        assert guarded.as_node("bob").getOutcome(branch.otid) is Status.NO_TRANSACTION
     # It is as it was, and its owner goes on.
     assert guarded.as_node("alice").getOutcome(branch.otid) is Status.ACTIVE
     status, _, _ = owner.pushDown(branch, 2, (), mqCompletion.COMMIT_ONE_PHASE)
