@@ -7,7 +7,9 @@ exceptions, enumerators. Two sets of rows are equal, or the difference is the de
 from __future__ import annotations
 
 import enum
+import inspect
 import re
+import typing
 from collections.abc import Mapping
 from types import ModuleType
 
@@ -147,3 +149,30 @@ def differences(expected: Rows, found: Rows) -> list[str]:
         if expected.get(name) != found.get(name):
             lines.append(f"{name}: IDL {expected.get(name)}, Python {found.get(name)}")
     return lines
+
+
+# --- From the servants ---------------------------------------------------------------------------
+
+
+def rows_of_servant(interface: type, servant: type) -> Rows:
+    """Parameters and results of the interface's operations, as the servant's methods write them."""
+    return {
+        f"{idl_name(interface)}.{name}": _signature(getattr(servant, name, None))
+        for name in operations_of(interface)
+    }
+
+
+def _signature(function: object) -> tuple[object, ...]:
+    if not inspect.isfunction(function):
+        return ("missing",)
+    hints = typing.get_type_hints(function)
+    parameters = list(inspect.signature(function).parameters)[1:]
+    shown = tuple((name, _bare(hints.get(name))) for name in parameters)
+    return (*shown, _bare(hints.get("return")))
+
+
+def _bare(hint: object) -> str:
+    """The type as it is written in either place: without ranges, and by the names of classes."""
+    if hint is None or hint is type(None):
+        return "None"
+    return hint.__name__ if isinstance(hint, type) and not typing.get_args(hint) else str(hint)

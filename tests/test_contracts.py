@@ -1,7 +1,7 @@
 """Every interface is written once as IDL and once as Python, and the two say the same.
 
-The IDL texts also compile with a real IDL compiler. That the comparison would see a difference is
-shown by making one of every kind at every place.
+The servants take and return what both say, and the texts compile with a real IDL compiler. That the
+comparison would see a difference is shown by making one of every kind at every place.
 """
 
 from __future__ import annotations
@@ -14,17 +14,94 @@ from typing import Any
 
 import pytest
 
-from idl import parser
-from tests.contract_rows import Declarations, differences, rows_of_idl, rows_of_image
+from coordinator import coordination as coordinations
+from coordinator import interfaces as transactions
+from idl import coordination, cos, mq, parser
+from idl.mapping import is_interface, is_local
+from mqserver.interfaces import events, fifo, node, service, standard
+from mqserver.transactions import resource
+from tests.contract_rows import (
+    Declarations,
+    differences,
+    rows_of_idl,
+    rows_of_image,
+    rows_of_servant,
+)
 
 FOLDER = Path(__file__).parent.parent / "idl"
 TEXTS = sorted(FOLDER.glob("*.idl"))
 CONTRACT = parser.load(*TEXTS)
 
+# Who serves what. Where an interface is inherited, the servant of the heir has its operations.
+SERVANTS: dict[type, type] = {
+    mq.Mq_Standard: standard.StandardServant,
+    mq.Mq_Fifo: fifo.FifoServant,
+    mq.Mq_Service: service.AdminServant,
+    mq.Mq_Admin: service.AdminServant,
+    mq.Mq_Node: node.NodeServant,
+    cos.Resource: resource.ResourceServant,
+    coordination.Mq_Settler: resource.SettlerServant,
+    cos.TransactionFactory: transactions.FactoryServant,
+    cos.Control: transactions.ControlServant,
+    cos.Terminator: transactions.TerminatorServant,
+    cos.Coordinator: transactions.CoordinatorServant,
+    cos.RecoveryCoordinator: transactions.RecoveryCoordinatorServant,
+    coordination.Mq_Coordinator: coordinations.CoordinationServant,
+    coordination.Mq_TransactionAdmin: coordinations.AdminServant,
+    cos.EventChannel: events.ChannelServant,
+    cos.ConsumerAdmin: events.ConsumerAdminServant,
+    cos.SupplierAdmin: events.SupplierAdminServant,
+    cos.ProxyPushSupplier: events.ProxyPushSupplierServant,
+    cos.ProxyPullSupplier: events.ProxyPullSupplierServant,
+    cos.ProxyPushConsumer: events.ProxyPushConsumerServant,
+    cos.ProxyPullConsumer: events.ProxyPullConsumerServant,
+}
+# Served by those who use us, or marks without operations of their own.
+SERVED_BY_OTHERS = {
+    cos.PushConsumer,
+    cos.PushSupplier,
+    cos.PullConsumer,
+    cos.PullSupplier,
+    cos.Synchronization,
+    cos.SubtransactionAwareResource,
+    cos.TransactionalObject,
+}
+
 
 def test_the_python_image_says_what_the_idl_says() -> None:
     found = differences(rows_of_idl(CONTRACT, CONTRACT.declarations), rows_of_image())
     assert found == []
+
+
+@pytest.mark.parametrize("interface", SERVANTS, ids=lambda interface: interface.__name__)
+def test_a_servant_takes_and_returns_what_its_interface_says(interface: type) -> None:
+    asked = rows_of_servant(interface, interface)
+    assert differences(asked, rows_of_servant(interface, SERVANTS[interface])) == []
+
+
+def test_every_interface_has_a_servant() -> None:
+    declared = {
+        python
+        for module in (cos, mq, coordination)
+        for python in vars(module).values()
+        if isinstance(python, type) and is_interface(python) and not is_local(python)
+    }
+    assert declared == SERVANTS.keys() | SERVED_BY_OTHERS
+
+
+def test_the_comparison_sees_a_servant_that_differs() -> None:
+    class Reversed:
+        def mqRead(self) -> bool:
+            return False
+
+        def mqRemove(self, name: str) -> bool:
+            return not name
+
+        def mqGetAttribList(self, key: int) -> mq.mqAttribList:
+            return (mq.mqAttribute(str(key), str(key)),)
+
+    asked = rows_of_servant(mq.Mq_Standard, mq.Mq_Standard)
+    assert len(differences(asked, rows_of_servant(mq.Mq_Standard, Reversed))) == len(asked)
 
 
 @pytest.mark.parametrize(
