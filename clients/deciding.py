@@ -13,10 +13,11 @@ from collections.abc import Callable
 from clients.errors import OutcomeUnknown
 from clients.leases import Leases
 from idl import system
-from idl.call import Address, Orb, limited
+from idl.call import Address, Orb, current_outgoing, limited
 from idl.coordination import Mq_Coordinator, Mq_Settler, mqOutcome, mqParticipant
 from idl.cos import RecoveryCoordinator, Resource, Status
 from idl.otids import BRANCH, RECOVERY, SETTLER, member_name, otid_of
+from idl.proxies import neighbour_of
 
 COORDINATION = "coordination"
 ATTEMPT_S = 10.0
@@ -39,7 +40,8 @@ class Deciding:
         self.where = f"the coordinator at {coordinator}"
         self._clock = clock
         self._sleep = sleep
-        self._coordinator = orb.proxy(f"PYRO:{COORDINATION}@{coordinator}", Mq_Coordinator)
+        reference = f"PYRO:{COORDINATION}@{coordinator}"
+        self._coordinator = orb.proxy(reference, Mq_Coordinator, ATTEMPT_S)
         self._settlers: dict[Address, Mq_Settler] = {}
         self.leases = Leases(self._coordinator, clock)
 
@@ -49,8 +51,8 @@ class Deciding:
 
     def recovery_of(self, gtrid: bytes, branch: str) -> RecoveryCoordinator:
         """Whom the branch asks for the outcome."""
-        reference = f"PYRO:{member_name(RECOVERY, gtrid, branch)}@{self.address}"
-        return self._orb.proxy(reference, RecoveryCoordinator)
+        name = member_name(RECOVERY, gtrid, branch)
+        return neighbour_of(self._coordinator, name, RecoveryCoordinator)
 
     def participant(self, node: Address, gtrid: bytes, branch: str) -> mqParticipant:
         """A branch at a node that has been prepared."""
@@ -58,8 +60,8 @@ class Deciding:
         if settler is None:
             settler = self._orb.proxy(f"PYRO:{SETTLER}@{node}", Mq_Settler)
             self._settlers[node] = settler
-        reference = f"PYRO:{member_name(BRANCH, gtrid, branch)}@{node}"
-        return mqParticipant(branch, self._orb.proxy(reference, Resource), settler)
+        resource = neighbour_of(settler, member_name(BRANCH, gtrid, branch), Resource)
+        return mqParticipant(branch, resource, settler)
 
     def decide(
         self, gtrid: bytes, participants: tuple[mqParticipant, ...], patience_s: float
@@ -87,8 +89,13 @@ class Deciding:
         pause_s = PAUSE_S
         while True:
             try:
-                with limited(min(ATTEMPT_S, max(deadline - self._clock(), PAUSE_S))):
+                left_s = deadline - self._clock()
+                if left_s >= ATTEMPT_S and current_outgoing().timeout_s is None:
+                    # The proxy has that limit by itself.
                     outcome = call()
+                else:
+                    with limited(min(ATTEMPT_S, max(left_s, PAUSE_S))):
+                        outcome = call()
             except _MAY_BE_REPEATED as lost:
                 if self._clock() + pause_s >= deadline:
                     raise OutcomeUnknown(gtrid) from lost

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 
-from coordinator.interfaces import caller, check_owner, tell
+from coordinator.interfaces import caller, check_owner, is_of_registered, tell
 from coordinator.ledger import Key, Member, Note, digest_of
 from coordinator.live import Enlisted, Live
 from coordinator.outcomes import Outcome
@@ -42,6 +42,8 @@ ADMIN = "transactions"
 MEMBERS_SHOWN_MAX = 100
 
 audit = logging.getLogger("oncemq.audit")
+
+_COMMITTED = mqOutcome(Status.COMMITTED, "")
 
 
 def publish(service: Service) -> None:
@@ -124,7 +126,7 @@ class CoordinationServant:
     def decide(self, otid: otid_t, participants: mqParticipantList) -> mqOutcome:
         """See `Mq_Coordinator.decide`."""
         prepared = [self._enlist(participant) for participant in participants]
-        names = [enlisted.member.name for enlisted in prepared]
+        names = tuple([enlisted.member.name for enlisted in prepared])
         if len(set(names)) < len(names):
             raise system.BAD_PARAM("two participants have the same name")
         gtrid = _gtrid(otid)
@@ -162,12 +164,18 @@ class CoordinationServant:
         if participant.resource is None:
             raise system.BAD_PARAM("a participant needs a resource, and nil was given")
         orb = self._service.orb
+        name = participant.name
         try:
-            check_branch(participant.name)
+            check_branch(name)
         except InvalidValue as wrong:
             raise system.BAD_PARAM(str(wrong)) from wrong
+        if is_of_registered(name):
+            # One of that name may have registered itself, and would be told the other's outcome.
+            raise system.BAD_PARAM(
+                f"participants named {name!r} are those that register themselves"
+            )
         settler = "" if participant.settler is None else orb.reference_of(participant.settler)
-        member = Member(participant.name, orb.reference_of(participant.resource), settler)
+        member = Member(name, orb.reference_of(participant.resource), settler)
         return Enlisted(member, participant.resource, participant.settler)
 
 
@@ -179,8 +187,9 @@ def _gtrid(otid: otid_t) -> bytes:
 
 
 def _told(outcome: Outcome) -> mqOutcome:
-    status = Status.COMMITTED if outcome.is_committed else outcome.status
-    return mqOutcome(status, outcome.reason)
+    if outcome.is_committed:
+        return mqOutcome(Status.COMMITTED, outcome.reason) if outcome.reason else _COMMITTED
+    return mqOutcome(outcome.status, outcome.reason)
 
 
 # --- For operators -------------------------------------------------------------------------------

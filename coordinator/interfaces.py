@@ -42,6 +42,8 @@ from idl.mapping import InvalidValue
 from idl.otids import RECOVERY, show, split_member, split_otid
 
 FACTORY = "factory"
+# Those that register themselves are named so, with a number behind it; nobody else may be.
+REGISTERED = "r"
 SYNCHRONIZATIONS_MAX = 100
 CONTROLS_IMPORTED_MAX = 1000
 
@@ -61,6 +63,11 @@ def publish(service: Service) -> None:
 def caller() -> str:
     """Who is calling."""
     return current_call().principal.name
+
+
+def is_of_registered(name: str) -> bool:
+    """Whether a participant that registers itself may be given this name."""
+    return name.startswith(REGISTERED) and name[len(REGISTERED) :].isdecimal()
 
 
 def check_owner(live: Live) -> Live:
@@ -305,7 +312,7 @@ class CoordinatorServant(_OfTransaction):
         with transactions.lock:
             top.registered += 1
             # Unique in the family, so that it stays the same when the parent inherits it.
-            name = f"r{top.registered}"
+            name = f"{REGISTERED}{top.registered}"
             member = Member(name, self._service.orb.reference_of(r))
             if transactions.join(live, member, r) is None:
                 self._refuse(live)

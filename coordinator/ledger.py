@@ -23,8 +23,9 @@ highest name that was ever dropped, so that what is below it and not known is un
 
 from __future__ import annotations
 
+import functools
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -239,7 +240,9 @@ def decision_body(decision: Decision) -> tuple[Any, ...]:
     return (decision.gtrid, decision.owner, tuple(decision.key), decision.digest, members)
 
 
-def digest_of(names: Iterable[str]) -> int:
+# The same few names come again and again.
+@functools.lru_cache(maxsize=1024)
+def digest_of(names: tuple[str, ...]) -> int:
     """A number for the names that a client gave, in whatever order; 0 for none."""
     return zlib.crc32("\n".join(sorted(names)).encode())
 

@@ -51,7 +51,11 @@ class Service:
         self.tasks = tasks
         self.log = log
         sessions = Sessions(
-            log.identity, log.ledger.incarnations, randomness, self.settings.session_s
+            log.identity,
+            log.ledger.incarnations,
+            randomness,
+            self.settings.session_s,
+            self.settings.sessions_per_owner_max,
         )
         self.transactions = Transactions(
             log, sessions, tasks, self.settings, on_failure, lambda live: self.family.ended(live)

@@ -21,6 +21,7 @@ its transactions are over. Not for several threads at once. Time comes from whoe
 from __future__ import annotations
 
 import enum
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -85,10 +86,13 @@ class Sessions:
         incarnations: Mapping[int, bytes],
         randomness: Callable[[int], bytes],
         duration_s: float,
+        per_owner_max: int = SESSIONS_MAX,
     ) -> None:
         self.incarnation = max(incarnations)
         self.prefix = prefix_of(identity, self.incarnation)
         self.duration_s = duration_s
+        self._per_owner_max = per_owner_max
+        self._owners: Counter[str] = Counter()
         self._identity = identity
         self._incarnations = incarnations
         self._randomness = randomness
@@ -105,11 +109,17 @@ class Sessions:
         """A session that nobody else can name."""
         if len(self._sessions) >= SESSIONS_MAX:
             raise TooMany(f"{SESSIONS_MAX} sessions are open")
+        if self._owners[owner] >= self._per_owner_max:
+            raise TooMany(
+                f"{self._owners[owner]} sessions of {owner} are open: end some of them, or wait "
+                "until those that are silent end"
+            )
         number = 0
         while not number or number in self._sessions:
             number = int.from_bytes(self._randomness(_SESSION_ID_BYTES))
         session = Session(number, owner, now + self.duration_s)
         self._sessions[number] = session
+        self._owners[owner] += 1
         return session
 
     def renew(self, number: int, owner: str, now: float) -> Session | None:
@@ -123,7 +133,12 @@ class Sessions:
     def end(self, number: int) -> None:
         """The session is over, and so are all names that it did not decide."""
         session = self._sessions.pop(number, None)
-        for first in session.blocks if session is not None else ():
+        if session is None:
+            return
+        self._owners[session.owner] -= 1
+        if not self._owners[session.owner]:
+            del self._owners[session.owner]
+        for first in session.blocks:
             del self._holders[first]
 
     def silent(self, now: float) -> list[int]:

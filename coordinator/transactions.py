@@ -13,6 +13,7 @@ event. What holds:
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from coordinator.decision_log import DecisionLog
@@ -61,6 +62,7 @@ class Transactions:
         self._log = log
         self._live: dict[bytes, Live] = {}
         self._by_key: dict[Key, Live] = {}
+        self._owners: Counter[str] = Counter()
         self._on_failure = on_failure
         self._at_end = at_end
         self._failure: BaseException | None = None
@@ -150,14 +152,24 @@ class Transactions:
         key: Key,
         state: Transaction,
     ) -> Live:
-        if len(self._live) >= self.settings.transactions_max:
-            raise system.IMP_LIMIT(f"{len(self._live)} transactions are under way; try again later")
+        if state.status is Status.ACTIVE:
+            self._check_room(owner)
+        self._owners[owner] += 1
         live = Live(gtrid, owner, self.tasks.promise(), self.tasks.now(), deadline, sessions, key)
         live.state = state
         self._live[gtrid] = live
         if key.version:
             self._by_key[key] = live
         return live
+
+    def _check_room(self, owner: str) -> None:
+        """Whether one more may begin. What was decided is carried out, however much there is."""
+        if len(self._live) >= self.settings.transactions_max:
+            raise system.IMP_LIMIT(f"{len(self._live)} transactions are under way; try again later")
+        if self._owners[owner] >= self.settings.transactions_per_owner_max:
+            raise system.IMP_LIMIT(
+                f"{self._owners[owner]} transactions of {owner} are under way: end some of them"
+            )
 
     def adopt(self, live: Live, session: int) -> None:
         """The transaction is rolled back when the session, and others it has, fall silent."""
@@ -219,7 +231,7 @@ class Transactions:
         """The numbers of those that have prepared already; none when it is being ended."""
         if live.state.status is not Status.ACTIVE:
             return ()
-        live.digest = digest_of(enlisted.member.name for enlisted in prepared)
+        live.digest = digest_of(tuple([enlisted.member.name for enlisted in prepared]))
         numbers = tuple([self._number(live) for _ in prepared])
         live.members.update(zip(numbers, prepared, strict=True))
         return numbers
@@ -349,7 +361,10 @@ class Transactions:
         if status is Status.COMMITTED and (is_decided or not live.state.is_leased):
             self._note(self._log.end, live.gtrid)
         with self.lock:
-            self._live.pop(live.gtrid, None)
+            if self._live.pop(live.gtrid, None) is not None:
+                self._owners[live.owner] -= 1
+                if not self._owners[live.owner]:
+                    del self._owners[live.owner]
             if self._by_key.get(live.key) is live:
                 del self._by_key[live.key]
             if status is not Status.UNKNOWN:

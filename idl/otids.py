@@ -135,6 +135,8 @@ def split_otid(otid: otid_t) -> tuple[bytes, str]:
     return gtrid, check_branch(branch) if branch else ""
 
 
+# The same few names come again and again.
+@functools.lru_cache(maxsize=1024)
 def check_branch(name: str) -> str:
     """The name itself, when a branch can have it."""
     if not _is_branch(name):

@@ -115,6 +115,16 @@ def proxy_of(text: str, interface: type[T], caller: Caller, timeout_s: float | N
     return proxy_at(name, address, server, interface, caller, timeout_s)
 
 
+def neighbour_of(proxy: object, name: str, interface: type[T]) -> T:
+    """An object with this name at the server of another, reached the same way."""
+    assert isinstance(proxy, Proxy), "only what an orb has made has neighbours"
+    kind: Any = interface
+    made = _proxy_class(kind)(
+        check_object_name(name), proxy._address, proxy._server, proxy._caller, None
+    )
+    return cast(T, made)
+
+
 def parse_reference(text: str) -> tuple[str, Address, str]:
     """Name and address of what `Reference.parse` reads, and the address as it is written."""
     if text[:5] == "PYRO:":
@@ -145,29 +155,20 @@ def proxy_at(
     return cast(T, _proxy_class(kind)(name, address, server, caller, timeout_s))
 
 
-class _RequestIds:
-    """Random keys, made many at a time; a forked child makes its own."""
-
-    def __init__(self) -> None:
-        self._ready: deque[bytes] = deque()
-        os.register_at_fork(after_in_child=self._ready.clear)
-
-    def next(self) -> bytes:
-        try:
-            return self._ready.popleft()
-        except IndexError:
-            made = secrets.token_bytes(REQUEST_ID_BYTES * REQUEST_IDS_AT_ONCE)
-            starts = range(REQUEST_ID_BYTES, len(made), REQUEST_ID_BYTES)
-            self._ready.extend(made[start : start + REQUEST_ID_BYTES] for start in starts)
-            return made[:REQUEST_ID_BYTES]
-
-
-_REQUEST_IDS = _RequestIds()
+# Random keys that nobody has yet, made many at a time; a forked child makes its own.
+_UNUSED_IDS: deque[bytes] = deque()
+os.register_at_fork(after_in_child=_UNUSED_IDS.clear)
 
 
 def new_request_id() -> bytes:
     """An idempotency key that no other call has, and that nobody can guess."""
-    return _REQUEST_IDS.next()
+    try:
+        return _UNUSED_IDS.popleft()
+    except IndexError:
+        made = secrets.token_bytes(REQUEST_ID_BYTES * REQUEST_IDS_AT_ONCE)
+        starts = range(REQUEST_ID_BYTES, len(made), REQUEST_ID_BYTES)
+        _UNUSED_IDS.extend([made[start : start + REQUEST_ID_BYTES] for start in starts])
+        return made[:REQUEST_ID_BYTES]
 
 
 def unguessable_name() -> str:
@@ -250,4 +251,4 @@ def export_proxy(target: object, interface: type) -> str:
             f"{type(target).__name__} is not a published {interface.__name__}: publish it, and "
             "pass what publish returned"
         )
-    return text_of(target)
+    return f"PYRO:{target._name}@{target._server}"

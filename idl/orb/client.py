@@ -64,7 +64,7 @@ class NetworkLink(frames.Stream):
 
     def is_usable(self) -> bool:
         """See `Link.is_usable`."""
-        return self.is_quiet()
+        return not self._ahead and not self._poll.poll(0)
 
     def log_in(self, token: Token | None, limits: Limits, deadline: float) -> None:
         """Proves who this client is; raises NO_PERMISSION or TRANSIENT when it is not let in."""

@@ -119,7 +119,9 @@ class Endpoint:
     def call(self, request: Request, timeout_s: float) -> Answer:
         """Makes the call, over a pooled connection or a new one, within the time."""
         deadline = self._clock() + timeout_s
-        pool = self._own_pool()
+        pool = self._pool
+        if pool.process != os.getpid():
+            pool = self._own_pool()
         try:
             return self._attempt(pool, request, deadline, timeout_s)
         except system.COMM_FAILURE as lost:
@@ -131,7 +133,9 @@ class Endpoint:
         Whoever started it finishes it: until then the connection is its own.
         """
         deadline = self._clock() + timeout_s
-        pool = self._own_pool()
+        pool = self._pool
+        if pool.process != os.getpid():
+            pool = self._own_pool()
         link = None if self._is_closed else _usable(pool)
         if link is None:
             return None
@@ -160,7 +164,13 @@ class Endpoint:
     def close(self) -> None:
         """Closes the idle connections; one that is in use is closed when its call ends."""
         self._is_closed = True
-        _drop(self._pool.idle)
+        pool = self._pool
+        _drop(pool.idle)
+        with contextlib.suppress(Empty):
+            while True:
+                link = pool.places.get_nowait()
+                if link is not None:
+                    link.close()
 
     def _repeat(
         self, pool: _Pool, request: Request, deadline: float, lost: system.COMM_FAILURE
@@ -219,8 +229,6 @@ class Endpoint:
 
     def _own_pool(self) -> _Pool:
         pool = self._pool
-        if pool.process == os.getpid():
-            return pool
         # A forked child: the links are the parent's, and so may be the locks that its threads held.
         self._pool = own = _Pool(self._links_max)
         _drop(pool.idle)

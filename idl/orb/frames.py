@@ -179,9 +179,14 @@ class Stream:
             self._ahead = b""
             late = deadline if message_s is None else time.monotonic() + message_s
             data = self._whole(data, size, late)
-        transaction, checksum = _annotations(data, beside_size)
         body = memoryview(data)[body_at:]
-        if checksum != _digest(data, transaction, body):
+        checksum = _crc32(data[:_HEADER_BYTES])
+        transaction: bytes | None = b""
+        if beside_size != _DIGEST_BYTES:
+            transaction = _transaction(data, beside_size)
+            checksum = _crc32(transaction or b"", checksum)
+        expected = (_DIGEST, 4, _crc32(body, checksum))
+        if transaction is None or _unpack_digest(data, _HEADER_BYTES) != expected:
             raise Damaged(seq, request_id)
         return Frame(kind, flags & ~HAS_REQUEST_ID, seq, request_id, body, transaction)
 
@@ -278,26 +283,11 @@ def time_left(deadline: float) -> float:
     return left
 
 
-def _annotations(data: bytes, size: int) -> tuple[bytes, int]:
-    """The transaction, and the digest or -1: the two annotations, in this order and no others."""
-    if size < _DIGEST_BYTES:
-        return b"", -1
-    name, length, checksum = _unpack_digest(data, _HEADER_BYTES)
-    if name != _DIGEST or length != 4:
-        return b"", -1
-    if size == _DIGEST_BYTES:
-        return b"", checksum
-    start = _DIGEST_BYTES + _ANNOTATION.size
-    if size < start:
-        return b"", -1
-    name, length = _ANNOTATION.unpack_from(data, _HEADER_BYTES + _DIGEST_BYTES)
-    if name != _TRANSACTION or start + length != size:
-        return b"", -1
-    return data[_HEADER_BYTES + start : _HEADER_BYTES + size], checksum
-
-
-def _digest(data: bytes, transaction: bytes, body: memoryview) -> int:
-    checksum = _crc32(data[:_HEADER_BYTES])
-    if transaction:
-        checksum = _crc32(transaction, checksum)
-    return _crc32(body, checksum)
+def _transaction(data: bytes, beside_size: int) -> bytes | None:
+    """What stands behind the digest; None where that is not the transaction and nothing else."""
+    start = _HEADER_BYTES + _DIGEST_BYTES + _ANNOTATION.size
+    end = _HEADER_BYTES + beside_size
+    if end < start:
+        return None
+    name, length = _ANNOTATION.unpack_from(data, start - _ANNOTATION.size)
+    return data[start:end] if name == _TRANSACTION and start + length == end else None

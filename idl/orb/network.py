@@ -44,6 +44,7 @@ CALL_TIMEOUT_S = 30.0
 LINKS_PER_SERVER_MAX = 64
 BACKLOG = 512
 SERVERS_KNOWN_MAX = 100
+OBJECTS_KNOWN_MAX = 100
 
 _CONTEXT = codec_of(Structure(PropagationContext))
 
@@ -201,9 +202,8 @@ class _Calls:
             told = f"{request.what} answered with something else than its interface says: {wrong}"
             raise system.MARSHAL(told, system.Completion.MAYBE) from wrong
 
-    def export(self, target: object, interface: type) -> str:
-        """See `References.export`."""
-        return export_proxy(target, interface)
+    # See `References.export`.
+    export = staticmethod(export_proxy)
 
     def resolve(self, name: str, interface: type) -> object:
         """See `References.resolve`."""
@@ -259,16 +259,23 @@ class _PeerReferences:
         self._calls_to_strangers = calls_to_strangers
         # Servers that were named and may be, by their address as it is written; only so many.
         self._known: dict[str, _Calls] = {}
+        self._lasting: dict[tuple[str, type], object] = {}
 
-    def export(self, target: object, interface: type) -> str:
-        return export_proxy(target, interface)
+    export = staticmethod(export_proxy)
 
     def resolve(self, name: str, interface: type) -> object:
+        lasting = self._lasting.get((name, interface))
+        if lasting is not None:
+            return lasting
         object_name, address, server = parse_reference(name)
         calls = self._known.get(server) or self._way_to(address, server)
         if calls is None:
             raise system.NO_PERMISSION(f"{name[:200]!r} is not an object that this caller may name")
-        return proxy_at(object_name, address, server, interface, calls)
+        proxy: object = proxy_at(object_name, address, server, interface, calls)
+        # Members of families come and go; the others are named again and again.
+        if "/" not in object_name and len(self._lasting) < OBJECTS_KNOWN_MAX:
+            self._lasting[name, interface] = proxy
+        return proxy
 
     def _way_to(self, address: Address, server: str) -> _Calls | None:
         if address == self._own or address in self._trusted:

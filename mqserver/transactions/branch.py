@@ -36,6 +36,9 @@ from mqserver.storage.contract import Outcome
 class Request(enum.Enum):
     """What a branch can be asked, or told."""
 
+    # There is one object of each: it is found by that, not by its name.
+    __hash__ = object.__hash__
+
     PREPARE = enum.auto()
     COMMIT = enum.auto()
     COMMIT_ONE_PHASE = enum.auto()

@@ -24,6 +24,8 @@ from mqserver.transactions.resource import Resources, ask
 
 log = logging.getLogger("oncemq.node")
 
+_NOT_REACHED = (system.COMM_FAILURE, system.TIMEOUT, system.TRANSIENT)
+
 
 @dataclass(frozen=True)
 class AskingTimes:
@@ -64,6 +66,8 @@ class Orphans:
         self._times = times or AskingTimes()
         self._doubts: dict[bytes, _Doubt] = {}
         self._heard: dict[bytes, float] = {}
+        # Coordinators that did not answer in this round: one wait for each, however many ask.
+        self._silent: set[str] = set()
 
     def heard_of(self, branch: bytes) -> None:
         """The owner of the branch is at work."""
@@ -79,6 +83,7 @@ class Orphans:
     def ask_those_due(self) -> float:
         """Asks for those that have waited long enough; when to call this again."""
         now = self._clock()
+        self._silent.clear()
         self._roll_back_silent(now)
         found = self._in_doubt()
         self._doubts = {
@@ -115,14 +120,19 @@ class Orphans:
         """Asks for one; whether it is in doubt no longer."""
         if self._storage.outcome(branch) is not Outcome.PREPARED:
             return True
+        # What is no text is no reference either, and must not keep the others from asking.
+        text = recovery.decode("utf-8", "replace")
+        server = text.rpartition("@")[2]
+        if server in self._silent:
+            return False
         try:
-            # What is no text is no reference either, and must not keep the others from asking.
-            text = recovery.decode("utf-8", "replace")
             whom = self._orb.proxy(text, RecoveryCoordinator)
             with limited(self._times.call_s):
                 status = whom.replay_completion(self._own(branch))
         except (system.SystemException, NotPrepared, InvalidValue) as unclear:
             log.info("branch %s is in doubt: %s", branch.hex(), unclear)
+            if isinstance(unclear, _NOT_REACHED):
+                self._silent.add(server)
             return False
         return self._end(branch, status)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator import delivery, ledger
+from coordinator import delivery, interfaces, ledger
 from coordinator.coordination import COORDINATION
 from idl import system
 from idl.coordination import (
@@ -273,6 +273,19 @@ def test_names_that_are_given_twice_are_refused_and_nothing_is_decided(
     with pytest.raises(system.BAD_PARAM, match="same name"):
         asked.decide(otid, (named, named))
     assert asked.decide(otid, (named,)).status is Status.COMMITTED
+
+
+@pytest.mark.parametrize("name", ["r1", "r2", "r007"])
+def test_names_of_those_that_register_themselves_are_refused_and_nothing_is_decided(
+    coordinator: EmbeddedCoordinator, name: str
+) -> None:
+    otid = _name(_of(coordinator).lease(0, 0))
+    participant = mqParticipant(name, published(coordinator, Participant()), None)
+    with pytest.raises(system.BAD_PARAM, match="register themselves"):
+        _of(coordinator).decide(otid, (participant,))
+    assert _of(coordinator).getOutcome(otid).status is Status.ACTIVE
+    for fine in ("n1", "r", "r1x", "R1"):
+        assert not interfaces.is_of_registered(fine)
 
 
 @pytest.mark.parametrize("name", ["", "no name", "ö"])

@@ -99,6 +99,20 @@ def test_the_number_of_sessions_is_limited(
     sessions.open("alice", 0.0)
 
 
+def test_nobody_has_more_sessions_than_one_principal_may_have() -> None:
+    sessions = Sessions(IDENTITY, SECRETS, _randomness(), DURATION_S, per_owner_max=2)
+    first = sessions.open("alice", 0.0)
+    sessions.open("alice", 0.0)
+    with pytest.raises(TooMany, match="2 sessions of alice are open"):
+        sessions.open("alice", 0.0)
+    sessions.open("bob", 0.0)
+    sessions.end(first.number)
+    sessions.end(first.number)
+    sessions.open("alice", 0.0)
+    with pytest.raises(TooMany):
+        sessions.open("alice", 0.0)
+
+
 # --- Blocks --------------------------------------------------------------------------------------
 
 

@@ -272,6 +272,51 @@ def test_there_are_only_so_many_transactions() -> None:
     assert asked.decide(_name(lease, 1), ()).status is Status.COMMITTED
 
 
+def test_nobody_has_more_transactions_open_than_one_principal_may_have() -> None:
+    coordinator = EmbeddedCoordinator(Settings(transactions_per_owner_max=2))
+    with calling_as("alice"):
+        asked = _of(coordinator)
+        lease = asked.lease(0, 0)
+        begun = coordinator.begin()
+        asked.getOutcome(_name(lease))
+        with pytest.raises(system.IMP_LIMIT, match="2 transactions of alice are under way"):
+            coordinator.begin()
+        with pytest.raises(system.IMP_LIMIT):
+            asked.decide(_name(lease, 1), ())
+    with calling_as("bob"):
+        coordinator.begin()
+    with calling_as("alice"):
+        begun.terminator.rollback()
+        assert asked.decide(_name(lease, 1), ()).status is Status.COMMITTED
+        coordinator.begin()
+        with pytest.raises(system.IMP_LIMIT):
+            coordinator.begin()
+
+
+def test_what_was_decided_is_carried_out_after_a_start_however_much_there_is() -> None:
+    coordinator = EmbeddedCoordinator()
+    for _ in range(3):
+        _decided(coordinator, _away())
+    coordinator.settings = Settings(transactions_per_owner_max=1, transactions_max=2)
+    coordinator.restart()
+    assert len(admin_of(coordinator).listTransactions()) == 3
+
+
+def test_nobody_has_more_sessions_open_than_one_principal_may_have() -> None:
+    coordinator = EmbeddedCoordinator(Settings(sessions_per_owner_max=1))
+    asked = _of(coordinator)
+    with calling_as("alice"):
+        lease = asked.lease(0, 0)
+        with pytest.raises(system.IMP_LIMIT, match="1 sessions of alice are open"):
+            asked.lease(0, 0)
+    with calling_as("bob"):
+        asked.lease(0, 0)
+    with calling_as("alice"):
+        asked.lease(lease.session, 0)
+        asked.endSession(lease.session)
+        asked.lease(0, 0)
+
+
 def test_a_transaction_has_only_so_many_participants() -> None:
     coordinator = EmbeddedCoordinator(Settings(participants_max=2))
     begun = coordinator.begin()

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from idl import system
 from idl.cos import NotPrepared, RecoveryCoordinator, Resource, Status
 from idl.local import LocalOrb
+from idl.marshal import OperationCodec
+from idl.proxies import Proxy, text_of
 from mqserver.storage.contract import NewMessage, Outcome, QueueSettings
 from mqserver.storage.memory import MemoryStorage
 from mqserver.transactions.orphans import AskingTimes, Orphans
@@ -41,9 +44,9 @@ class Answering:
 class Node:
     """A storage with one queue, its orphans, and a clock that goes when the test says so."""
 
-    def __init__(self) -> None:
+    def __init__(self, orb: LocalOrb | None = None) -> None:
         self.time = 1000.0
-        self.orb = LocalOrb()
+        self.orb = orb or LocalOrb()
         self.storage = MemoryStorage(lambda: self.time)
         self.storage.create_queue("q", QueueSettings())
         self.resources = Resources(self.orb, self.storage)
@@ -315,3 +318,41 @@ def test_what_a_silent_branch_had_taken_is_to_be_had_again(node: Node) -> None:
     node.storage.take_keys(BRANCH, "q", [1], 0.0)
     node.pass_time(310.0)
     assert node.storage.queue("q").visible == 1
+
+
+# --- A coordinator that cannot be reached
+
+
+class _CountingOrb(LocalOrb):
+    """Counts who is asked, by address; calls to other servers than this one time out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tried: list[str] = []
+
+    def invoke(self, proxy: Proxy, codec: OperationCodec, arguments: tuple[Any, ...]) -> Any:
+        server = text_of(proxy).rpartition("@")[2]
+        if server.startswith("dead"):
+            self.tried.append(server)
+            raise system.TIMEOUT("no answer in time", system.Completion.MAYBE)
+        return super().invoke(proxy, codec, arguments)
+
+
+@pytest.mark.parametrize("count", [1, 50])
+def test_a_coordinator_that_is_not_there_is_waited_for_once_in_a_round(count: int) -> None:
+    orb = _CountingOrb()
+    node = Node(orb)
+    for number in range(count):
+        branch = branch_id(GTRID, f"b{number}")
+        node.prepare(
+            f"PYRO:recovery/{GTRID.hex()}/b{number}@dead-{number % 2}:7410".encode(), branch
+        )
+    living = branch_id(GTRID, "living")
+    node.prepare(branch=living)
+    node.coordinator.answer = lambda: Status.COMMITTED
+    node.orphans.ask_at_once()
+    assert sorted(orb.tried) == ["dead-0:7410", "dead-1:7410"][:count]
+    assert node.storage.outcome(living) is Outcome.COMMITTED
+    # In the next round each of them is tried once more.
+    node.pass_time(TIMES.first_s)
+    assert len(orb.tried) == 2 * min(count, 2)
