@@ -13,15 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+from clients import structs
 from clients.errors import translated
 from clients.messages import Item, Key, Message, batch_of, messages_of, size_of
 from clients.nodes import ENDING_S_MAX, LOST, Node
 from idl import system
 from idl.cos import RecoveryCoordinator, Status
 from idl.mapping import UserException
-from idl.mq import mqBranch, mqCompletion, mqSelection, mqWork
+from idl.mq import mqBranch, mqCompletion, mqSelection
 from idl.otids import otid_of
 from idl.proxies import started
 
@@ -39,6 +40,17 @@ class Ended(NamedTuple):
 
     status: Status
     is_read_only: bool
+
+
+class _Request(NamedTuple):
+    """A request that ends a branch, and when it was first made."""
+
+    method: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    begun: float
+
+    def call(self) -> Any:
+        return self.method(*self.arguments)
 
 
 class _Held:
@@ -62,7 +74,7 @@ class Branch:
         self.is_broken = False
         self._gtrid = gtrid
         self._sender = sender
-        self._branch = mqBranch(otid_of(gtrid), name, None)
+        self._branch = structs.branch(gtrid, name, None)
         self._answered = 0
         self._has_changed = False
         self._held: dict[str, _Held] = {}
@@ -163,40 +175,39 @@ class Branch:
 
     def commit_alone(self) -> Ended:
         """All that is left is put, and the branch is committed; raises what the wire raises."""
-        return self._ending(mqCompletion.COMMIT_ONE_PHASE, self._branch)()
+        request = self._last_request(mqCompletion.COMMIT_ONE_PHASE)
+        return self._finished(request.call, request)
 
     def prepare(self, recovery: RecoveryCoordinator) -> Callable[[], Ended]:
         """The same, but it only votes. It is under way; the function waits for the answer."""
-        self._branch = mqBranch(self._branch.otid, self.name, recovery)
-        return self._ending(mqCompletion.PREPARE, self._branch)
+        self._branch = structs.branch(self._gtrid, self.name, recovery)
+        request = self._last_request(mqCompletion.PREPARE)
+        waiting = started(request.method, *request.arguments)
+        return partial(self._finished, waiting or request.call, request)
 
-    def _ending(self, completion: mqCompletion, branch: mqBranch) -> Callable[[], Ended]:
+    def _last_request(self, completion: mqCompletion) -> _Request:
         self.is_called = True
         work = tuple(
             [
-                mqWork(queue, batch_of(held.items, self._sender), ())
+                structs.work(queue, batch_of(held.items, self._sender))
                 for queue, held in self._held.items()
             ]
         )
-        arguments = (branch, self._answered + 1, work, completion)
-        is_large = self._held_bytes > LARGE_BYTES
-        push_down = self.node.calls.pushDown if is_large else self.node.ends.pushDown
-        begun = self.node.clock()
-        waiting = None
-        if completion is mqCompletion.PREPARE:
-            waiting = started(push_down, *arguments)
-        first = waiting or partial(push_down, *arguments)
+        node = self.node
+        node.check_usable()
+        method = node.calls.pushDown if self._held_bytes > LARGE_BYTES else node.ends.pushDown
+        return _Request(method, (self._branch, self._answered + 1, work, completion), node.clock())
 
-        def finish() -> Ended:
-            try:
-                answer = first()
-            except LOST as lost:
-                answer = self.node.insist(lost, begun + ENDING_S_MAX, push_down, *arguments)
-            status, is_read_only, keys = answer
-            self._note_keys(keys)
-            return Ended(status, is_read_only)
-
-        return finish
+    def _finished(self, answer: Callable[[], Any], request: _Request) -> Ended:
+        try:
+            status, is_read_only, keys = answer()
+        except LOST as lost:
+            deadline = request.begun + ENDING_S_MAX
+            status, is_read_only, keys = self.node.insist(
+                lost, deadline, request.method, *request.arguments
+            )
+        self._note_keys(keys)
+        return Ended(status, is_read_only)
 
     def _note_keys(self, keys: tuple[tuple[str, ...], ...]) -> None:
         if keys:

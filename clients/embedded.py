@@ -9,6 +9,7 @@ last of them, or when the process ends.
 from __future__ import annotations
 
 import atexit
+import functools
 import logging
 import os
 import secrets
@@ -16,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar, cast
 
 from clients.errors import OnceMQError
 from clients.memory_disk import MemoryDisk
@@ -23,7 +25,12 @@ from coordinator import coordination, interfaces
 from coordinator.decision_log import DecisionLog
 from coordinator.service import Service
 from coordinator.tasks import ThreadTasks
-from idl.local import HERE, LocalOrb
+from idl.access import LOCAL
+from idl.call import Call, current_outgoing, serve_within
+from idl.local import HERE, HOST_HERE, LocalOrb
+from idl.marshal import operation_codecs
+from idl.mq import Mq_Node
+from idl.proxies import new_request_id
 from mqserver.errors import StorageError, StorageLocked
 from mqserver.node import Node
 from mqserver.permissions import Permissions
@@ -37,7 +44,69 @@ DRAIN_S = 5.0
 MEMORY_SEGMENT_BLOCKS = 64
 NODE_NAME = "embedded"
 
+T = TypeVar("T")
+
 log = logging.getLogger("oncemq.client")
+
+
+class EmbeddedOrb:
+    """A `LocalOrb`, but for the node's own interface, which the client library alone calls.
+
+    Its values were checked when they were made and do not change, so that they go to the servant as
+    they are: there is nobody in between who could have altered them.
+    """
+
+    def __init__(self) -> None:
+        self._inner = LocalOrb()
+        self._node: object = None
+
+    def publish(self, servant: T, interface: type[T], name: str | None = None) -> T:
+        """See `Orb.publish`."""
+        if interface is Mq_Node:
+            self._node = servant
+        return self._inner.publish(servant, interface, name)
+
+    def proxy(self, reference: str, interface: type[T], timeout_s: float | None = None) -> T:
+        """See `Orb.proxy`."""
+        if interface is Mq_Node:
+            return cast(T, DirectCalls(self._node))
+        return self._inner.proxy(reference, interface, timeout_s)
+
+    def publish_family(
+        self, prefix: str, find: Callable[[str], object], interface: type[T]
+    ) -> None:
+        """See `Orb.publish_family`."""
+        self._inner.publish_family(prefix, find, interface)
+
+    def member(self, name: str, interface: type[T]) -> T:
+        """See `Orb.member`."""
+        return self._inner.member(name, interface)
+
+    def withdraw(self, published: object) -> None:
+        """See `Orb.withdraw`."""
+        self._inner.withdraw(published)
+
+    def reference_of(self, published: object) -> str:
+        """See `Orb.reference_of`."""
+        return self._inner.reference_of(published)
+
+    def close(self) -> None:
+        """See `Orb.close`."""
+        self._inner.close()
+
+
+class DirectCalls:
+    """Calls the operations of a servant directly, as this process's own principal."""
+
+    def __init__(self, servant: object) -> None:
+        for name in operation_codecs(Mq_Node):
+            setattr(self, name, functools.partial(_call, getattr(servant, name)))
+
+
+def _call(operation: Callable[..., Any], *arguments: Any) -> Any:
+    outgoing = current_outgoing()
+    request_id = outgoing.request_id or new_request_id()
+    return serve_within(Call(request_id, LOCAL, HOST_HERE), operation, list(arguments))
 
 
 class Runtime:
@@ -49,7 +118,7 @@ class Runtime:
         self._let_go = let_go
         self.users = 0
         self.process = os.getpid()
-        self.orb = LocalOrb()
+        self.orb = EmbeddedOrb()
         self._disks: list[Disk] = []
         try:
             decisions = self._decisions(folder)

@@ -14,6 +14,7 @@ from itertools import repeat
 from typing import TypeVar
 from zlib import crc32
 
+from clients import structs
 from clients.errors import Damaged, KeyNotKnownYet
 from idl.mapping import InvalidValue
 from idl.mq import mqAttribute, mqBatch, mqHeader, mqTaken, mqTimestamp
@@ -190,8 +191,6 @@ def checked_attributes(given: object) -> Attributes:
 # What can be put: a payload alone, which is most of all that is put, or a whole message.
 Item = bytes | Message
 
-NO_MESSAGES = mqBatch((), (), (), (), (), (), ())
-
 
 def item_of(given: object) -> Item:
     """What was given to put_many, checked."""
@@ -207,18 +206,17 @@ def size_of(item: Item) -> int:
 
 def batch_of(items: Sequence[Item], sender: str) -> mqBatch:
     """The items in columns; a column that says nothing is left out."""
-    senders = (sender,) * len(items) if sender else ()
     if set(map(type, items)) == {bytes}:
         payloads: tuple[bytes, ...] = tuple(items)  # type: ignore[arg-type]
-        return mqBatch(payloads, tuple(map(crc32, payloads)), (), (), (), senders, ())
+        senders = (sender,) * len(items) if sender else ()
+        return structs.batch(payloads, tuple(map(crc32, payloads)), senders=senders)
     messages = [item if isinstance(item, Message) else Message(item) for item in items]
     payloads = tuple([message.payload for message in messages])
-    return mqBatch(
+    return structs.batch(
         payloads,
         tuple(map(crc32, payloads)),
         _column([message.priority for message in messages]),
         _column([message.group for message in messages]),
-        (),
         _column([message.sender or sender for message in messages]),
         _attributes_column(messages),
     )

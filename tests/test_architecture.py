@@ -112,8 +112,8 @@ LAYERS = {
                                         "clients.errors",
     "clients.transaction":              "clients.branches clients.deciding clients.nodes "
                                         f"clients.errors {CALLS} idl.otids",
-    "clients.branches":                 "clients.nodes clients.messages clients.errors "
-                                        f"{CALLS} idl.proxies idl.otids",
+    "clients.branches":                 "clients.nodes clients.messages clients.structs "
+                                        f"clients.errors {CALLS} idl.proxies idl.otids",
     "clients.nodes":                    f"clients.errors {CALLS} idl.proxies",
     "clients.deciding":                 f"clients.leases clients.errors {CALLS} idl.otids",
     "clients.heartbeat":                f"clients.leases {CALLS}",
@@ -127,7 +127,8 @@ LAYERS = {
                                         "mqserver.storage.disk mqserver.errors",
     "clients.store_lines":              "",
     "~clients.two_phase":               CALLS,
-    "clients.messages":                 f"clients.errors {WORDS}",
+    "clients.messages":                 f"clients.structs clients.errors {WORDS}",
+    "clients.structs":                  f"{WORDS} idl.otids",
     "clients.errors":                   f"{WORDS} idl.otids",
     "~clients.config":                  "",
     "clients.probes":                   "clients.machine",
@@ -249,7 +250,9 @@ LAYERS = {
                                         f"{FILES}",
     "mqserver.storage.records":         "mqserver.storage.index mqserver.storage.contract "
                                         "mqserver.storage.format mqserver.errors",
-    "mqserver.storage.index":           "mqserver.storage.contract mqserver.errors",
+    "mqserver.storage.index":           "mqserver.storage.contract mqserver.storage.order "
+                                        "mqserver.errors",
+    "mqserver.storage.order":           "",
     "mqserver.storage.sql*":            "mqserver.storage.sql* mqserver.storage.contract "
                                         "mqserver.errors",
     "mqserver.storage.memory":          "mqserver.storage.contract mqserver.storage.lock_manager "
