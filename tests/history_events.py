@@ -9,7 +9,7 @@ put has an id of its own.
     {"do": "put", "tx": T, "at": ns, "node": N, "queue": Q, "id": M, "digest": D}     will be put
     {"do": "getting", "tx": T, "at": ns, "node": N, "queue": Q, "count": n}         is asked for
     {"do": "got", "tx": T, "at": ns, "messages": [[M, D], …]}                         the answer
-    {"do": "ending", "tx": T, "at": ns}                                    will be asked to commit
+    {"do": "ending", "tx": T, "at": ns, "otid": O}                         will be asked to commit
     {"do": "end", "tx": T, "at": ns, "outcome": "committed" | "rolled back" | "unknown"}
 """
 
@@ -65,6 +65,7 @@ class Transaction:
     ending_at: int | None = None
     ended_at: int | None = None
     told: str = UNKNOWN
+    otid: str = ""
     puts: list[Put] = field(default_factory=list)
     gets: list[Get] = field(default_factory=list)
 
@@ -103,9 +104,12 @@ class Scribe:
         """They have come."""
         self._say("got", transaction, messages=list(messages))
 
-    def ending(self, transaction: str) -> None:
-        """The transaction will be asked to commit: from now on it may be committed."""
-        self._say("ending", transaction)
+    def ending(self, transaction: str, otid: str = "") -> None:
+        """The transaction will be asked to commit: from now on it may be committed.
+
+        `otid` is the name by which its outcome can be asked for, where it has one.
+        """
+        self._say("ending", transaction, otid=otid)
 
     def end(self, transaction: str, outcome: str) -> None:
         """The client was told how it ended, or that this is not known."""
@@ -145,7 +149,7 @@ def read(writer: str, lines: Iterable[str]) -> list[Transaction]:
                 last.answered_at = at
                 last.messages = [Seen(message, digest) for message, digest in event["messages"]]
             case "ending":
-                found[name].ending_at = at
+                found[name].ending_at, found[name].otid = at, event["otid"]
             case "end":
                 found[name].ended_at, found[name].told = at, event["outcome"]
     return list(found.values())

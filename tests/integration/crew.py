@@ -17,10 +17,10 @@ from tests.history import Complaint, Left, judge
 from tests.history_events import COMMITTED, ROLLED_BACK, UNKNOWN, Transaction, read
 from tests.history_order import Times, judge_order
 from tests.integration.cluster import Cluster, Life
-from tests.integration.kill_workers import QUEUES, seen_of
+from tests.integration.kill_workers import OUTCOMES, QUEUES, seen_of
 
 # Who works, and how many of each.
-CREW = {"producer": 2, "mover": 2, "local-mover": 1, "consumer": 2}
+CREW = {"producer": 1, "mover": 3, "local-mover": 1, "consumer": 2}
 # Nodes give up a branch of which nothing was heard for so long, and a get that waits ends before.
 RELEASE_S = 320.0
 COMPLAINTS_SHOWN = 20
@@ -97,6 +97,26 @@ class Crew:
                 queues[queue] = [seen_of(m) for m in connection.queue(queue).browse()]
         return Left(queues, locked, branches, undecided)
 
+    def ask(self, transactions: Sequence[Transaction]) -> int:
+        """Those that are unknown are what their nodes say, asked now; how many were answered."""
+        unknown = [each for each in transactions if each.outcome == UNKNOWN and each.otid]
+        for node, server in self.cluster.nodes.items():
+            with oncemq.connect(f"mq://{server.address}", timeout=30.0) as connection:
+                for each in unknown:
+                    if node in each.nodes and each.told == UNKNOWN:
+                        outcome = connection.outcome(each.otid)
+                        each.told = OUTCOMES.get(outcome, UNKNOWN)
+        return sum(each.told != UNKNOWN for each in unknown)
+
+    def judged(self) -> Report:
+        """All that can be said, once nobody is at work any more."""
+        transactions, left = self.transactions(), self.left()
+        report = Report(transactions, left, self.times)
+        # What is said about those that were unknown must be the truth, too.
+        report.asked = self.ask(transactions)
+        report.complaints += judge(transactions, left)
+        return report
+
 
 class Report:
     """What happened, counted, and all that is wrong with it."""
@@ -104,6 +124,7 @@ class Report:
     def __init__(self, transactions: Sequence[Transaction], left: Left, times: Times) -> None:
         order = judge_order(transactions, left, times)
         self.complaints: list[Complaint] = judge(transactions, left) + order.complaints
+        self.asked = 0
         self.outcomes = Counter(each.outcome for each in transactions)
         self.over_two_nodes = sum(
             each.outcome == COMMITTED and len(each.nodes) > 1 for each in transactions if each.puts
@@ -122,8 +143,8 @@ class Report:
         """One line."""
         told = ", ".join(f"{self.outcomes[o]} {o}" for o in (COMMITTED, ROLLED_BACK, UNKNOWN))
         return (
-            f"transactions: {told}; {self.over_two_nodes} committed over two nodes; messages: "
-            f"{self.put} put, {self.got} got, {self.left} left; order of {self.order_judged} gets"
+            f"transactions: {told} ({self.asked} told when asked later); "
+            f"{self.over_two_nodes} committed over two nodes; messages: {self.put} put, {self.got} got, {self.left} left; order of {self.order_judged} gets"
         )
 
     def check(self, repeat: str, folder: Path) -> None:

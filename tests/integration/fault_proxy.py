@@ -36,14 +36,14 @@ ANNOTATION_BYTES = 8
 
 WEIGHTS = {
     "cut": 4.0,
-    "delayed": 4.0,
+    "delayed": 2.0,
     "repeated": 2.0,
-    "duplicate": 4.0,
-    "flipped": 3.0,
-    "stalled": 0.5,
-    "half open": 0.3,
+    "duplicate": 3.0,
+    "flipped": 4.0,
+    "stalled": 0.3,
+    "half open": 0.2,
 }
-FAULTY_SHARE = 0.05
+FAULTY_SHARE = 0.1
 DELAY_S = 0.1
 STALL_S = 1.5
 LATE_S = 2.0

@@ -118,13 +118,13 @@ class Worker:
             if self._chance.random() < UNDONE_SHARE:
                 tx.rollback()
             else:
-                self._scribe.ending(name)
+                self._scribe.ending(name, tx.otid)
                 tx.commit()
         except oncemq.OnceMQError as failed:
             if tx.status not in OUTCOMES and not isinstance(failed, oncemq.OutcomeUnknown):
                 with contextlib.suppress(oncemq.OnceMQError):
                     tx.rollback()
-            time.sleep(PAUSE_S)
+            _regret(name, failed)
         self._scribe.end(name, OUTCOMES.get(tx.status, UNKNOWN))
 
     def _put_at_once(self) -> None:
@@ -135,12 +135,11 @@ class Worker:
         outcome = COMMITTED
         try:
             self._connections["n1"].queue("a").put(new)
-        except oncemq.OutcomeUnknown:
-            outcome = UNKNOWN
-        except oncemq.OnceMQError:
+        except oncemq.OnceMQError as failed:
             # Any other error says that nothing was done.
-            outcome = ROLLED_BACK
-            time.sleep(PAUSE_S)
+            is_unknown = isinstance(failed, oncemq.OutcomeUnknown)
+            outcome = UNKNOWN if is_unknown else ROLLED_BACK
+            _regret(name, failed)
         self._scribe.end(name, outcome)
 
     def _begin(self) -> str:
@@ -170,6 +169,13 @@ class Worker:
         attributes = (("id", message),)
         new = oncemq.Message(payload, group=group, attributes=attributes)
         return new, Seen(message, digest_of(payload, group, attributes))
+
+
+def _regret(name: str, failed: oncemq.OnceMQError) -> None:
+    """What went wrong is kept for whoever wants to know why; then it goes on."""
+    why = f" <- {failed.__cause__!r}" if failed.__cause__ else ""
+    sys.stderr.write(f"{name}: {failed!r}{why}\n")
+    time.sleep(PAUSE_S)
 
 
 KINDS: dict[str, Callable[[Worker], None]] = {
