@@ -6,7 +6,7 @@ import contextlib
 import os
 import pickle
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -207,20 +207,38 @@ def test_without_a_coordinator_no_transaction_begins() -> None:
 # --- Processes
 
 
+def is_true_in_a_child(work: Callable[[], bool]) -> bool:
+    """What the work answers in a process that was forked from this one."""
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    code = 2
+    try:
+        code = 0 if work() else 1
+    finally:
+        os._exit(code)
+
+
+def refusal(use: Callable[[], object]) -> str:
+    """What is said instead of doing it."""
+    try:
+        use()
+    except oncemq.OnceMQError as refused:
+        return str(refused)
+    return ""
+
+
 def test_a_forked_child_uses_the_connection_it_was_given(near: Connection) -> None:
     queue = near.queue("family")
-    with near.transaction():
-        queue.put(b"parent")
-    child = os.fork()
-    if not child:
-        with contextlib.suppress(BaseException):
-            with near.transaction():
-                queue.put(b"child")
-            os._exit(0)
-        os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    with near.transaction():
-        queue.put(b"parent again")
+
+    def put(payload: bytes) -> bool:
+        with near.transaction():
+            queue.put(payload)
+        return True
+
+    put(b"parent")
+    assert is_true_in_a_child(lambda: put(b"child"))
+    put(b"parent again")
     assert emptied(near, "family") == [b"parent", b"child", b"parent again"]
 
 
@@ -228,33 +246,20 @@ def test_a_forked_child_does_not_end_its_parents_transaction(near: Connection) -
     queue = near.queue("own")
     with near.transaction() as tx:
         queue.put(b"one")
-        child = os.fork()
-        if not child:
-            told = ""
-            with contextlib.suppress(BaseException):
-                try:
-                    tx.commit()
-                except oncemq.TransactionEnded as refused:
-                    told = str(refused)
-            os._exit(0 if "belongs to process" in told else 1)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert is_true_in_a_child(lambda: "belongs to process" in refusal(tx.commit))
     assert emptied(near, "own") == [b"one"]
 
 
 def test_an_embedded_node_is_refused_in_a_forked_child(tmp_path: Path) -> None:
     with oncemq.connect(f"file:{tmp_path}") as mq:
         mq.queue("any").put(b"x")
-        child = os.fork()
-        if not child:
-            told = ""
-            with contextlib.suppress(BaseException):
-                try:
-                    mq.queue("any").put(b"y")
-                except oncemq.OnceMQError as refused:
-                    told = str(refused)
-                mq.close()
-            os._exit(0 if "forked" in told else 1)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+        def is_refused() -> bool:
+            told = refusal(lambda: mq.queue("any").put(b"y"))
+            mq.close()
+            return "forked" in told
+
+        assert is_true_in_a_child(is_refused)
         assert len(mq.queue("any")) == 1
 
 
@@ -275,16 +280,8 @@ def test_a_connection_without_a_secret_can_be_pickled(here: Place, near: Connect
 def test_a_directory_belongs_to_one_process(tmp_path: Path) -> None:
     with oncemq.connect(f"file:{tmp_path}") as mq:
         mq.queue("any").put(b"x")
-        child = os.fork()
-        if not child:
-            told = ""
-            with contextlib.suppress(BaseException):
-                try:
-                    oncemq.connect(f"file:{tmp_path}").ping()
-                except oncemq.OnceMQError as refused:
-                    told = str(refused)
-            os._exit(0 if "belongs to one process" in told else 1)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        other = oncemq.connect(f"file:{tmp_path}")
+        assert is_true_in_a_child(lambda: "belongs to one process" in refusal(other.ping))
     with oncemq.connect(f"file:{tmp_path}") as again:
         assert emptied(again, "any") == [b"x"]
 
