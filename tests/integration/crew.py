@@ -144,7 +144,9 @@ class Report:
         told = ", ".join(f"{self.outcomes[o]} {o}" for o in (COMMITTED, ROLLED_BACK, UNKNOWN))
         return (
             f"transactions: {told} ({self.asked} told when asked later); "
-            f"{self.over_two_nodes} committed over two nodes; messages: {self.put} put, {self.got} got, {self.left} left; order of {self.order_judged} gets"
+            f"{self.over_two_nodes} committed over two nodes; "
+            f"messages: {self.put} put, {self.got} got, {self.left} left; "
+            f"order of {self.order_judged} gets"
         )
 
     def check(self, repeat: str, folder: Path) -> None:
