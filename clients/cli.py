@@ -7,14 +7,16 @@ a line or two on standard error; a traceback is shown only to those who ask for 
 A command's module is loaded when it is called: help and completion need only what stands here.
 """
 
+import contextlib
 import functools
 import inspect
+import io
+import logging
 import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
-from io import TextIOWrapper
 from typing import Annotated, Any, NamedTuple, Protocol
 
 import typer
@@ -175,6 +177,8 @@ Help = Annotated[
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit code."""
     _write_any_character()
+    # An embedded node audits and logs; what a person must know, commands say themselves.
+    logging.getLogger("oncemq").addHandler(logging.NullHandler())
     try:
         answer = _command().main(arguments, prog_name=PROGRAM, standalone_mode=False)
         sys.stdout.flush()
@@ -354,7 +358,8 @@ def _examples(path: str) -> Mapping[str, str]:
 
 def _nobody_reads() -> int:
     # What is still to be written goes nowhere, so that the interpreter's end does not complain.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    with contextlib.suppress(io.UnsupportedOperation):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return ExitCode.PIPE_CLOSED
 
 
@@ -393,7 +398,7 @@ def _admit(error: Exception, environment: Mapping[str, str]) -> None:
 def _write_any_character() -> None:
     """A file name that the terminal's encoding lacks is shown with escapes and ends nothing."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):
+        if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 

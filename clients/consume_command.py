@@ -5,6 +5,7 @@ with 0, or the message is written out, and rolled back otherwise: then it comes 
 time. With `--browse` only the events are shown, and nothing is taken.
 """
 
+import contextlib
 import json
 import logging
 import os
@@ -12,7 +13,7 @@ import secrets
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Annotated
 
 import typer
@@ -47,6 +48,10 @@ class NotHandled(OnceMQError):
     """The message was not handled, and stays in the queue."""
 
     retryable = True
+
+
+class NobodyReads(BaseException):
+    """No failure of the message, which is rolled back without a word: there is nobody to tell."""
 
 
 def consume(
@@ -101,12 +106,24 @@ def consume(
         consuming = Consuming(connection.queue(queue), handle, count, time_max)
         return consuming.run(wait, failures_max)
 
-    # The client says there what went wrong with a message that comes again.
-    logging.basicConfig(level=logging.WARNING, format="oncemq: %(message)s")
-    return with_connection(reach, run)
+    with _told_on_standard_error("oncemq.client"):
+        return with_connection(reach, run)
 
 
 COMMANDS: dict[str, Callable[..., int]] = {"consume": consume}
+
+
+@contextlib.contextmanager
+def _told_on_standard_error(name: str) -> Iterator[None]:
+    """What the client logs about messages that come again is for whoever runs the command."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("oncemq: %(message)s"))
+    logger = logging.getLogger(name)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
 
 
 class Consuming:
@@ -120,7 +137,6 @@ class Consuming:
         self._left = count or None
         self._time_max_s = time_max_s
         self._taken = 0
-        self._gone: BrokenPipeError | None = None
 
     def run(self, wait_s: float | None, failures_max: int) -> int:
         """Returns the exit code. Raises what ended it, after the message was rolled back."""
@@ -141,8 +157,8 @@ class Consuming:
                     f"{failed} It failed {failures_max} times in a row, and stays in the queue."
                 )
                 return ExitCode.ROLLED_BACK
-            if self._gone is not None:
-                raise self._gone
+            except NobodyReads as gone:
+                raise BrokenPipeError from gone
             done += counts.committed
             if self._left is not None:
                 self._left -= counts.committed
@@ -157,14 +173,13 @@ class Consuming:
         return self._left is not None and self._left > 0 and self._taken > committed > 0
 
     def _is_enough(self) -> bool:
-        return self._gone is not None or (self._left is not None and self._taken >= self._left)
+        return self._left is not None and self._taken >= self._left
 
     def _one(self, message: Message) -> None:
         try:
             self._handle(message)
         except BrokenPipeError as gone:
-            self._gone = gone
-            raise NotHandled("nobody reads what is written") from gone
+            raise NobodyReads from gone
         except OSError as failed:
             raise NotHandled(f"{failed.strerror or failed}.") from failed
         self._taken += 1

@@ -187,8 +187,10 @@ class Demo:
 
     def end(self) -> None:
         """Nothing is left running."""
-        for process in (*self.clients, *self.servers):
-            process.kill()
+        for client in self.clients:
+            client.kill()
+        for server in self.servers:
+            server.kill()
         for connection in self.connections:
             connection.close()
 

@@ -9,7 +9,7 @@ import itertools
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, BinaryIO
 
@@ -244,7 +244,7 @@ def _lines(stream: BinaryIO) -> Iterator[list[bytes]]:
         yield [rest]
 
 
-def _batches(source: Iterable[list[Item]], count: int) -> Iterator[list[Item]]:
+def _batches(source: Iterable[Sequence[Item]], count: int) -> Iterator[list[Item]]:
     """As many as go together; what came in is not kept waiting for what may never come."""
     gathered: list[Item] = []
     size = 0

@@ -39,7 +39,7 @@ def message_of(line: bytes, where: str) -> Message:
             fields.get("attributes") or (),
             fields.get("sender", ""),
         )
-    except (InvalidValue, TypeError) as wrong:
+    except (InvalidValue, TypeError, UnicodeEncodeError) as wrong:
         raise InvalidValue(f"{where}: {wrong}") from wrong
 
 

@@ -23,6 +23,7 @@ from clients.terminal import ExitCode, complain, note, print_json, print_plain
 
 LOOK_S = 0.1
 DEFAULT_NODE_PORT = 7411
+_CODES = frozenset(map(int, ExitCode)) - {ExitCode.OK}
 DEFAULT_COORDINATOR_PORT = 7410
 
 EXAMPLES = {
@@ -151,7 +152,7 @@ def up(
         except NotStarted as failed:
             complain(str(failed))
             # Servers say by the same codes as this command what is wrong with their directory.
-            return failed.code if failed.code in iter(ExitCode) else ExitCode.SERVER_ENDED
+            return failed.code if failed.code in _CODES else ExitCode.SERVER_ENDED
         except KeyboardInterrupt:
             note("Stopping ...")
             return ExitCode.OK

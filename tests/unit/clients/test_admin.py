@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from clients.admin import NotOne, Transactions, seconds, selected
+from clients.admin import (
+    NotOne,
+    Transactions,
+    TransactionView,
+    merged,
+    one_of,
+    seconds,
+    selected,
+)
 from clients.deciding import Deciding
 from coordinator.interfaces import FACTORY
 from idl.coordination import mqParticipant
@@ -134,3 +142,24 @@ def test_times_are_written_with_a_unit(text: str, expected: float) -> None:
 def test_what_is_no_time_is_refused(text: str) -> None:
     with pytest.raises(InvalidValue, match="is not a time"):
         seconds(text)
+
+
+def _seen(name: str, status: str = "active") -> TransactionView:
+    return TransactionView(name, status, "local", 5, 0, "")
+
+
+def test_a_transaction_is_shown_with_its_branches_and_others_branches_by_themselves() -> None:
+    branches = [_seen("a1/n1", "prepared"), _seen("a1/n2"), _seen("b2/n1")]
+    first, alone = merged([_seen("a1", "preparing")], branches)
+    assert [branch.name for branch in first.branches] == ["a1/n1", "a1/n2"]
+    assert (alone.name, alone.branches) == ("b2/n1", ())
+
+
+def test_of_both_views_one_is_found_by_a_beginning_that_fits_only_one() -> None:
+    views = [_seen("a1"), _seen("a12"), _seen("b2/n1")]
+    assert one_of("b", views).name == "b2/n1"
+    assert one_of("a1", views).name == "a1"
+    with pytest.raises(NotOne, match="fits 2: a1, a12"):
+        one_of("a", views)
+    with pytest.raises(NotOne, match="nothing is called"):
+        one_of("c", views)

@@ -1,0 +1,76 @@
+"""What was said about a server, and what is answered when something goes wrong there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from clients import errors
+from clients.admin import NotOne
+from clients.reaching import Reach, answered, settled
+from clients.terminal import ExitCode
+from idl import mq, system
+from idl.access import UnsafeSetting
+from idl.cos import HeuristicMixed
+from idl.mapping import InvalidValue
+from idl.toml_files import BadFile
+
+
+def test_what_the_command_says_goes_before_what_was_said_before_it() -> None:
+    before = Reach(url="mq://a:1", timeout_s=3.0)
+    assert Reach(url="mq://b:2").over(before) == Reach(url="mq://b:2", timeout_s=3.0)
+
+
+def test_what_nobody_said_comes_from_the_environment_then_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "oncemq.toml"
+    file.write_text('[client]\nurl = "mq://file:1"\ntimeout_s = 7\n')
+    file.chmod(0o600)
+    monkeypatch.setenv("ONCEMQ_URL", "mq://environment:1")
+    found = settled(Reach(config=file))
+    assert (found["client.url"], found["client.timeout_s"]) == ("mq://environment:1", 7.0)
+    assert settled(Reach(url="mq://flag:1", config=file))["client.url"] == "mq://flag:1"
+
+
+@pytest.mark.parametrize(
+    ("raised", "code"),
+    [
+        (InvalidValue("wrong"), ExitCode.USAGE),
+        (UnsafeSetting("unsafe"), ExitCode.USAGE),
+        (BadFile("oncemq.toml:3: strange"), ExitCode.USAGE),
+        (NotOne("nothing"), ExitCode.NOT_FOUND),
+        (mq.QueueNotFound("q"), ExitCode.NOT_FOUND),
+        (errors.NotFound(), ExitCode.NOT_FOUND),
+        (errors.ConnectionLost(), ExitCode.UNREACHABLE),
+        (errors.Timeout(), ExitCode.UNREACHABLE),
+        (system.TRANSIENT("away"), ExitCode.UNREACHABLE),
+        (system.NO_PERMISSION("no"), ExitCode.REFUSED),
+        (mq.QueueInUse("q", 3), ExitCode.REFUSED),
+        (errors.QueueFull(), ExitCode.REFUSED),
+        (errors.NotAllowed(), ExitCode.REFUSED),
+        (errors.RolledBack("why"), ExitCode.ROLLED_BACK),
+        (errors.OutcomeUnknown(b"", "lost"), ExitCode.OUTCOME_UNKNOWN),
+        (HeuristicMixed(), ExitCode.OUTCOME_UNKNOWN),
+        (errors.Damaged(), ExitCode.DAMAGED),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_goes_wrong_is_a_sentence_and_a_code(
+    raised: Exception, code: ExitCode, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> int:
+        raise raised
+
+    assert answered(fail) == code
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", f"oncemq: {raised}\n")
+
+
+def test_a_fault_of_ours_is_not_taken_for_an_answer() -> None:
+    def fail() -> int:
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        answered(fail)
