@@ -194,13 +194,16 @@ LAYERS = {
                                         f"mqserver.priorities {BRANCHES} {WORDS}",
     "mqserver.waiting":                 "mqserver.arrivals mqserver.storage.contract",
     "mqserver.arrivals":                "mqserver.storage.contract",
+    "mqserver.transactions.abandoned":  "mqserver.transactions.work "
+                                        "mqserver.transactions.requests "
+                                        f"{WIRE} idl.otids",
     "mqserver.transactions.work":       "mqserver.transactions.resource mqserver.errors "
                                         "mqserver.transactions.requests "
                                         f"mqserver.storage.contract {WORDS} idl.otids",
     "mqserver.transactions.alone":      "mqserver.transactions.requests mqserver.errors "
                                         "mqserver.storage.contract",
-    "mqserver.transactions.requests":   f"mqserver.storage.contract mqserver.errors {WORDS}",
     "mqserver.transactions.joining":    "mqserver.transactions.resource mqserver.errors "
+                                        "mqserver.transactions.requests "
                                         f"{WIRE} idl.otids",
     "mqserver.transactions.orphans":    "mqserver.transactions.resource "
                                         "mqserver.transactions.branch mqserver.errors "
@@ -213,6 +216,8 @@ LAYERS = {
                                         f"mqserver.storage.contract {WIRE} idl.otids",
     "~mqserver.transactions.actions":   "mqserver.transactions.branch "
                                         f"mqserver.storage.contract mqserver.errors {WORDS}",
+    "mqserver.transactions.requests":   "mqserver.storage.contract mqserver.errors "
+                                        f"{WORDS} idl.otids",
     "mqserver.transactions.branch":     f"mqserver.storage.contract mqserver.errors {WORDS}",
 
     # storage: bytes, pages, locks. Knows neither Pyro5 nor CosTransactions nor OQL.
@@ -452,8 +457,6 @@ ROOT = {
 WAITING_ROOMS: dict[str, str] = {}
 ALIVE = {
     "idl.parser": "reads the contracts for tests and documentation, never at run time",
-    "idl.local": "the way within a process; the embedded node will be built on it",
-    "mqserver.*": "a node is built from the bottom up; the module that starts it comes last",
 }
 BROAD_HANDLERS = {
     "idl.dispatch": "serves calls: no failure of a servant gets out but as an answer",

@@ -192,6 +192,7 @@ def test_a_client_of_a_dead_server_fails_within_its_time(tmp_path: Path) -> None
         _put(_node(orb, node), b"one")
         # Bad input 65: it is alive and says nothing.
         node.process.send_signal(signal.SIGSTOP)
+        _wait_until_stopped(node.process.pid)
         begun = time.monotonic()
         with pytest.raises(system.SystemException):
             _put(_node(orb, node), b"two")
@@ -202,6 +203,15 @@ def test_a_client_of_a_dead_server_fails_within_its_time(tmp_path: Path) -> None
         with pytest.raises(system.SystemException):
             _get(_node(orb, node))
         assert time.monotonic() - begun < 4.0
+
+
+def _wait_until_stopped(pid: int) -> None:
+    threads = Path(f"/proc/{pid}/task")
+    while not all(
+        (thread / "stat").read_text().rpartition(")")[2].split()[0] == "T"
+        for thread in threads.iterdir()
+    ):
+        time.sleep(0.01)
 
 
 # --- The disk ------------------------------------------------------------------------------------
@@ -392,6 +402,17 @@ def test_permissions_are_read_again_and_a_broken_file_changes_nothing(house: Pat
     refused = [json.loads(line["text"]) for line in lines if '"refused"' in line["text"]]
     assert refused[0]["principal"] == "alice"
     assert CANARY not in complaint + words
+
+
+def test_the_coordinator_has_its_settings_and_its_log_from_the_same_table(tmp_path: Path) -> None:
+    config = tmp_path / "oncemq.toml"
+    config.write_text('[coordinator]\ndata = "tx"\n\n[log]\nformat = "json"\n')
+    with running("--config", config, program=("-m", "coordinator")) as coordinator:
+        assert coordinator.told.startswith("coordinator ")
+        code, complaint = coordinator.end()
+    assert code == 0
+    assert [json.loads(line)["level"] for line in complaint.splitlines()]
+    assert (tmp_path / "tx").is_dir()
 
 
 def _wait_until_allowed(client: Mq_Node) -> bool:
