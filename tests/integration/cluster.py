@@ -92,6 +92,16 @@ class Life:
             self._process.kill()
             self._process.wait()
 
+    def freeze(self) -> None:
+        """The process stands still, as if the machine were busy, until it is woken or killed."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGSTOP)
+
+    def wake(self) -> None:
+        """It goes on."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGCONT)
+
     def stop(self) -> int:
         """It was asked to stop, and has; its exit code."""
         assert self._process is not None

@@ -15,12 +15,13 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.integration.cluster import Cluster, ended, stop_all
-from tests.integration.crew import Crew, Report
+from tests.integration.cluster import Cluster, Server, ended, stop_all
+from tests.integration.crew import Crew, Report, Worker
 
 SECONDS = 30.0
 # So much longer it goes on where the machine is slow and not enough has happened.
@@ -28,6 +29,10 @@ SECONDS_MORE = 60.0
 PAUSE_S = (0.1, 1.0)
 # So often the next is killed before the last one is back.
 HASTE = 0.3
+# So often two are killed at once, and so often a node is frozen first.
+DOUBLE_SHARE = 0.2
+FREEZE_SHARE = 0.2
+FROZEN_S = (0.02, 0.3)
 DOWN_S = (0.0, 0.3)
 KINDS = ("n1", "n2", "coordinator", "client")
 KILLS_MIN = 5
@@ -35,7 +40,7 @@ DEFAULT_SEED = 1
 
 
 class Killer:
-    """Kills one after the other, and starts it again; now and then two at once."""
+    """Kills one after the other, and starts it again; now and then two, or one that is frozen."""
 
     def __init__(self, crew: Crew, chance: random.Random) -> None:
         self._crew = crew
@@ -46,34 +51,59 @@ class Killer:
     def strike(self) -> None:
         """Somebody is killed and comes back; it may still be starting when the next is killed."""
         time.sleep(self._chance.uniform(*PAUSE_S))
-        count = 2 if self._chance.random() < 0.2 else 1
-        victims = [self._next() for _ in range(count)]
-        for kind in dict.fromkeys(victims):
-            self._kill(kind)
+        if self._chance.random() < FREEZE_SHARE:
+            self._freeze()
+            return
+        count = 2 if self._chance.random() < DOUBLE_SHARE else 1
+        kinds = list(dict.fromkeys(self._next() for _ in range(count)))
+        back = [self._kill(kind) for kind in kinds]
+        for come_back in self._chance.sample(back, len(back)):
+            come_back()
+
+    def _freeze(self) -> None:
+        """A node stands still while others vote and decide; then the coordinator is killed."""
+        name = self._chance.choice(list(self._crew.cluster.nodes))
+        node = self._crew.cluster.nodes[name]
+        node.freeze()
+        time.sleep(self._chance.uniform(*FROZEN_S))
+        back = [self._kill("coordinator")]
+        if self._chance.random() < 0.5:
+            back.append(self._kill(name))
+        else:
+            node.wake()
+        for come_back in back:
+            come_back()
 
     def _next(self) -> str:
         if not self._bag:
             self._bag = self._chance.sample(KINDS, len(KINDS))
         return self._bag.pop()
 
-    def _kill(self, kind: str) -> None:
+    def _kill(self, kind: str) -> Callable[[], None]:
+        """Somebody of this kind is gone; the function brings it back."""
         self.kills[kind] += 1
         crew, cluster = self._crew, self._crew.cluster
         if kind == "client":
             workers = self._chance.sample(crew.workers, self._chance.randint(1, 3))
             for worker in workers:
                 crew.kill(worker)
-            for worker in workers:
-                worker.start()
-            return
+            return lambda: _start(workers)
         server = cluster.coordinator if kind == "coordinator" else cluster.nodes[kind]
         server.kill()
         if kind in cluster.nodes:
             crew.restarted(kind)
+        return lambda: self._restart(server)
+
+    def _restart(self, server: Server) -> None:
         time.sleep(self._chance.uniform(*DOWN_S))
         server.start()
         if self._chance.random() > HASTE:
             server.wait_until_ready()
+
+
+def _start(workers: list[Worker]) -> None:
+    for worker in workers:
+        worker.start()
 
 
 def _has_enough(killer: Killer) -> bool:
