@@ -68,7 +68,7 @@ LAYERS = {
                                         "clients.written idl.mq",
     "clients.message_command":          f"{COMMAND} clients.connection clients.queue "
                                         "clients.messages clients.errors clients.message_lines "
-                                        "clients.written idl.mapping",
+                                        "clients.written idl.mapping idl.mq",
     "clients.admin_command":            f"{COMMAND} clients.admin {WORDS}",
     "clients.queue_command":            f"{COMMAND} clients.admin",
     "clients.tx_command":               f"{COMMAND} clients.admin {CALLS} idl.settings",

@@ -14,8 +14,10 @@ in 1 to 3 leaves it at that.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 
 from mqserver.errors import Corruption, StorageFull
 from mqserver.storage.contract import Outcome
@@ -129,7 +131,7 @@ class Checkpoint:
         runs = list(self._runs())
         body = pack_checkpoint(self._index, runs)
         lsn = self._log.append(RecordKind.CHECKPOINT, body, may_use_spare=True)
-        self._log.force(lsn)
+        self._log.force(lsn, by_itself=True)
         # After this line the new checkpoint counts, whatever happens.
         self._log.write_control(
             restart_lsn=restart_lsn,
@@ -160,11 +162,8 @@ class Checkpoint:
         ]
         content, start = pack_bundle(queue, entries, payloads)
         first = self._files.allocate(len(content))
-        places = []
         address = first * self._files.room + start
-        for entry in entries:
-            places.append(address)
-            address += entry.size
+        places = list(accumulate((entry.size for entry in entries[:-1]), initial=address))
         account = Run(queue, len(content), len(entries))
         self._moves.append(_Move(entries, places, first, account))
         self._files.write(first, content, self._log.end_lsn)
@@ -200,8 +199,10 @@ class Checkpoint:
 
     def _settle(self, move: _Move) -> None:
         old = move.entries[0].run
+        new_run = move.run
         for entry, new_place in zip(move.entries, move.places, strict=True):
-            entry.place, entry.run = new_place, move.run
+            entry.place = new_place
+            entry.run = new_run
         self._payloads.runs[move.run] = move.account
         if old != IN_LOG:
             run = self._payloads.runs.pop(old)
@@ -251,13 +252,9 @@ class Checkpoint:
 
 
 def _bundles(entries: list[Entry]) -> Iterator[list[Entry]]:
-    bundle: list[Entry] = []
-    size = 0
-    for entry in entries:
-        if bundle and size + entry.size > BUNDLE_BYTES:
-            yield bundle
-            bundle, size = [], 0
-        bundle.append(entry)
-        size += entry.size
-    if bundle:
-        yield bundle
+    ends = list(accumulate(entry.size for entry in entries))
+    start = begin = 0
+    while start < len(entries):
+        stop = max(start + 1, bisect_right(ends, begin + BUNDLE_BYTES))
+        yield entries[start:stop]
+        start, begin = stop, ends[stop - 1]

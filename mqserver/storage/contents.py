@@ -10,7 +10,7 @@ from __future__ import annotations
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from mqserver.errors import Corruption, StorageError
 from mqserver.storage.contract import BranchInfo, Outcome, QueueInfo
@@ -296,13 +296,7 @@ class ContentCheck:
 
 def queues_of(index: Index) -> list[QueueInfo]:
     """All queues, by name; what prepared branches have stored is counted as locked."""
-    found = []
-    for _, queue in sorted(index.queues.items()):
-        info = queue.info()
-        stored = [e for branch in index.branches.values() for e in branch.stored.get(info.name, ())]
-        size = info.payload_bytes + sum(entry.size for entry in stored)
-        found.append(replace(info, locked=info.locked + len(stored), payload_bytes=size))
-    return found
+    return [index.queue_info(name) for name in sorted(index.queues)]
 
 
 def branches_of(index: Index) -> list[BranchInfo]:

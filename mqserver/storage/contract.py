@@ -13,7 +13,8 @@ is prioritized, that of priorities (highest first) and then keys.
 even if that fails. What it stores is seen by itself alone, and only to take it; what it takes is
 locked by it, and seen by nobody. An action that raises has changed nothing. Then
 
-- `commit_one_phase`: all of it happens, and is on disk when the call returns.
+- `commit_one_phase`: all of it happens, and is on disk when the call returns. Of a branch that
+  changed nothing only what was done before it is: its outcome may be lost in a crash.
 - `prepare`: all of it is on disk when the call returns, and still neither has happened nor been
   undone. A prepared branch survives every crash, with its locks; nothing but `commit`, `rollback`
   or an operator ends it, and it takes no more actions. A branch that changed nothing (stored
@@ -66,7 +67,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-OUTCOMES_KEPT = 10_000
+OUTCOMES_KEPT = 50_000
 BRANCH_ID_BYTES_MAX = 512
 RECOVERY_BYTES_MAX = 4096
 
@@ -162,7 +163,8 @@ class BranchInfo:
 @dataclass(frozen=True)
 class QueueInfo:
     """What a queue holds: messages to be had, all others, which branches or consumers hold, and the
-    bytes of both. `oldest_us` is the time of the first, by key, to be had; 0 where there is none.
+    bytes of both. What a branch has stored and taken itself is held by it until it ends, across
+    crashes too. `oldest_us` is the time of the first, by key, to be had; 0 where there is none.
     """
 
     name: str
@@ -242,7 +244,7 @@ class Storage(Protocol):
         """
 
     def commit_one_phase(self, branch: bytes) -> None:
-        """The branch has happened, and is on disk.
+        """The branch has happened, and is on disk. Nothing is forced where nothing is to be.
 
         Raises `BranchEnded` if it was rolled back, is prepared or unknown, or an operator ended it.
         """

@@ -45,6 +45,11 @@ _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _FILE_FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC
 
 
+def _length(data: Bytes) -> int:
+    """How many bytes it is; a view may count in something else."""
+    return data.nbytes if isinstance(data, memoryview) else len(data)
+
+
 class File(Protocol):
     """An open file. See the module's text for what holds across the calls."""
 
@@ -315,9 +320,12 @@ class RealFile:
 
     def write(self, offset: int, data: Bytes) -> None:
         """See `File.write`."""
-        self._check()
+        if self._failed or self._fd < 0:
+            self._check()
         try:
-            self._write_all(offset, data)
+            written = os.pwrite(self._fd, data, offset)
+            if written != len(data) or isinstance(data, memoryview):
+                self._write_all(offset + written, memoryview(data).cast("B")[written:])
         except OSError as error:
             raise self._failure(error, f"write at {offset}") from error
 
@@ -328,7 +336,7 @@ class RealFile:
             for first in range(0, len(pieces), _PIECES_MAX):
                 batch = pieces[first : first + _PIECES_MAX]
                 written = os.pwritev(self._fd, batch, offset)
-                wanted = sum(memoryview(piece).nbytes for piece in batch)
+                wanted = sum(map(_length, batch))
                 if written < wanted:
                     self._write_all(offset + written, memoryview(b"".join(batch))[written:])
                 offset += wanted
@@ -337,7 +345,8 @@ class RealFile:
 
     def sync(self) -> None:
         """See `File.sync`."""
-        self._check()
+        if self._failed or self._fd < 0:
+            self._check()
         try:
             os.fdatasync(self._fd)
         except OSError as error:

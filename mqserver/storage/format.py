@@ -346,31 +346,38 @@ def encode_pages(
     pieces: list[bytes | memoryview] = []
     for place, offset in enumerate(range(0, len(content), room)):
         piece = view[offset : offset + room]
-        header = _PAGE_REST.pack(len(piece), first + place, lsn, place, PAGE_WRITTEN)
+        used = len(piece)
+        header = _PAGE_REST.pack(used, first + place, lsn, place, PAGE_WRITTEN)
         checksum = zlib.crc32(piece, zlib.crc32(header, seed))
-        padding = bytes(room - len(piece))
-        checksum = zlib.crc32(padding, checksum)
-        pieces.extend((_CRC.pack(checksum) + header, piece))
-        if padding:
-            pieces.append(padding)
+        if used == room:
+            pieces += (_CRC.pack(checksum) + header, piece)
+        else:
+            padding = bytes(room - used)
+            checksum = zlib.crc32(padding, checksum)
+            pieces += (_CRC.pack(checksum) + header, piece, padding)
     return pieces
 
 
 def decode_pages(
     seed: int, page_bytes: int, first: int, place: int, data: bytes
-) -> Iterator[bytes]:
+) -> Iterator[memoryview]:
     """The content of pages of one run, page by page; raises `Corruption` for a damaged one."""
+    view = memoryview(data)
     for position, offset in enumerate(range(0, len(data), page_bytes)):
-        page = memoryview(data)[offset : offset + page_bytes]
-        where = f"data, offset {(first + position) * page_bytes}"
+        page = view[offset : offset + page_bytes]
         if len(page) < page_bytes:
-            raise Corruption(f"{where}: the page is cut off")
+            raise _damaged(first + position, page_bytes, "the page is cut off")
         checksum, used, number, _, found_place, state = PAGE_HEADER.unpack_from(page)
         if zlib.crc32(page[4:], seed) != checksum or state != PAGE_WRITTEN:
-            raise Corruption(f"{where}: the page is not whole")
-        if (number, found_place) != (first + position, place + position):
-            raise Corruption(f"{where}: page {number} stands where {first + position} belongs")
-        yield bytes(page[PAGE_HEADER.size : PAGE_HEADER.size + used])
+            raise _damaged(first + position, page_bytes, "the page is not whole")
+        if number != first + position or found_place != place + position:
+            what = f"page {number} stands where {first + position} belongs"
+            raise _damaged(first + position, page_bytes, what)
+        yield page[PAGE_HEADER.size : PAGE_HEADER.size + used]
+
+
+def _damaged(page: int, page_bytes: int, what: str) -> Corruption:
+    return Corruption(f"data, offset {page * page_bytes}: {what}")
 
 
 def pages_needed(page_bytes: int, size: int) -> int:

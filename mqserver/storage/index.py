@@ -15,9 +15,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from itertools import islice
-
-from sortedcontainers import SortedList
 
 from mqserver.errors import QueueNotFound
 from mqserver.storage.contract import (
@@ -30,11 +27,13 @@ from mqserver.storage.contract import (
     QueueSettings,
     Selection,
 )
+from mqserver.storage.order import Order
 
 IN_LOG = -1
 PRIORITY_MAX = 65535
 _KEY_BITS = 64
 _KEY_MASK = (1 << _KEY_BITS) - 1
+_new = tuple.__new__
 
 
 class Entry:
@@ -86,15 +85,19 @@ class Entry:
 
     def message(self, payload: bytes) -> Message:
         """The message that is handed out."""
-        return Message(
-            self.key,
-            payload,
-            self.digest,
-            self.priority,
-            self.group,
-            self.time_us,
-            self.sender,
-            self.attributes,
+        # As `Message(...)` does, in half of the time.
+        return _new(
+            Message,
+            (
+                self.key,
+                payload,
+                self.digest,
+                self.priority,
+                self.group,
+                self.time_us,
+                self.sender,
+                self.attributes,
+            ),
         )
 
 
@@ -106,7 +109,7 @@ class Queue:
         self.settings = settings
         self.entries: dict[int, Entry] = {}
         self.payload_bytes = 0
-        self._free: SortedList[int] = SortedList()
+        self._free = Order()
 
     def change(self, settings: QueueSettings) -> None:
         """The queue has these settings; its order follows them."""
@@ -114,7 +117,7 @@ class Queue:
         self.settings = settings
         if is_reordered:
             free = [self.entries[rank & _KEY_MASK] for rank in self._free]
-            self._free = SortedList(self.rank(entry) for entry in free)
+            self._free = Order(self.rank(entry) for entry in free)
 
     def rank(self, entry: Entry) -> int:
         """Where the message stands in the order, as one number."""
@@ -131,10 +134,9 @@ class Queue:
             known[entry.key] = entry
             self.payload_bytes += entry.size
         if len(new) == 1:
-            # Several times as fast as an update with one.
             self._free.add(self.rank(new[0]))
         else:
-            self._free.update([self.rank(entry) for entry in new])
+            self._free.update(map(self.rank, new))
 
     def hold(self, entry: Entry, holder: object) -> None:
         """The message has a holder, and is not free."""
@@ -151,7 +153,7 @@ class Queue:
     def restore(self, entries: list[Entry]) -> None:
         """Those of the messages that are in the queue are free."""
         ours = [entry for entry in entries if self.entries.get(entry.key) is entry]
-        self._free.update([self.rank(entry) for entry in ours])
+        self._free.update(map(self.rank, ours))
 
     def remove(self, key: int) -> Entry | None:
         """The message is gone."""
@@ -164,8 +166,7 @@ class Queue:
 
     def hold_next(self, holder: object, count: int) -> list[Entry]:
         """The next free messages in order have a holder now."""
-        ranks = list(islice(self._free, count))
-        del self._free[: len(ranks)]
+        ranks = self._free.take_first(count)
         entries = self.entries
         held = [entries[rank & _KEY_MASK] for rank in ranks]
         for entry in held:
@@ -179,7 +180,7 @@ class Queue:
     def free_by_key(self, after: int) -> Iterator[Entry]:
         """The free messages in the order of keys, behind a key."""
         if not self.settings.prioritized:
-            return (self.entries[key] for key in self._free.irange(after, inclusive=(False, True)))
+            return (self.entries[key] for key in self._free.behind(after))
         keys = sorted(rank & _KEY_MASK for rank in self._free)
         return (self.entries[key] for key in keys if key > after)
 
@@ -203,6 +204,20 @@ class Branch:
     where its record in the log begins; `is_ending` while that is on its way to the disk.
     """
 
+    __slots__ = (
+        "cancelled",
+        "has_cancelled",
+        "has_pages",
+        "id",
+        "is_ending",
+        "lsn",
+        "marks",
+        "outcome",
+        "recovery",
+        "stored",
+        "taken",
+    )
+
     def __init__(self, branch: bytes) -> None:
         self.id = branch
         self.outcome = Outcome.ACTIVE
@@ -212,10 +227,12 @@ class Branch:
         self.taken: dict[str, list[Entry]] = {}
         self.marks: dict[str, int] = {}
         self.is_ending = False
+        # Whether it wrote pages, which are to be synced before its record.
+        self.has_pages = False
         # Whether it holds any that it stored itself.
         self.has_cancelled = False
-        # After a restart: how many it had stored and taken itself, of which nothing is left.
-        self.cancelled = 0
+        # After a restart: what it had stored and taken itself, by queue, how many and their bytes.
+        self.cancelled: dict[str, tuple[int, int]] = {}
 
     @property
     def is_read_only(self) -> bool:
@@ -240,17 +257,26 @@ class Branch:
 
     def added(self) -> list[Entry]:
         """The messages that a commit adds, of all queues."""
+        if len(self.stored) == 1 and not self.has_cancelled:
+            return next(iter(self.stored.values()))
         return [entry for entries in self.to_add().values() for entry in entries]
 
     def info(self) -> BranchInfo:
         """What can be told of the branch."""
+        cancelled = sum(count for count, _ in self.cancelled.values())
         return BranchInfo(
             branch=self.id,
             outcome=self.outcome,
             recovery=self.recovery,
-            stored=sum(map(len, self.stored.values())) + self.cancelled,
-            taken=sum(map(len, self.taken.values())) + self.cancelled,
+            stored=sum(map(len, self.stored.values())) + cancelled,
+            taken=sum(map(len, self.taken.values())) + cancelled,
         )
+
+    def held(self, queue: str) -> tuple[int, int]:
+        """How many messages it has stored in the queue, whether taken again or not; their bytes."""
+        count, size = self.cancelled.get(queue, (0, 0))
+        entries = self.stored.get(queue, ())
+        return count + len(entries), size + sum(entry.size for entry in entries)
 
 
 class Consumer:
@@ -271,7 +297,8 @@ class Consumer:
 class Index:
     """Everything that a storage knows of its queues."""
 
-    def __init__(self) -> None:
+    def __init__(self, outcomes_kept: int = OUTCOMES_KEPT) -> None:
+        self.outcomes_kept = outcomes_kept
         self.queues: dict[str, Queue] = {}
         self.branches: dict[bytes, Branch] = {}
         self.consumers: dict[str, Consumer] = {}
@@ -290,11 +317,11 @@ class Index:
     def queue_info(self, name: str) -> QueueInfo:
         """What the queue holds, with what branches have stored in it so far."""
         info = self.queue(name).info()
-        stored = [e for branch in self.branches.values() for e in branch.stored.get(name, ())]
+        held = [branch.held(name) for branch in self.branches.values()]
         return replace(
             info,
-            locked=info.locked + len(stored),
-            payload_bytes=info.payload_bytes + sum(entry.size for entry in stored),
+            locked=info.locked + sum(count for count, _ in held),
+            payload_bytes=info.payload_bytes + sum(size for _, size in held),
         )
 
     # --- Ends of branches
@@ -335,7 +362,7 @@ class Index:
         """The branch ended so; the oldest outcomes are forgotten."""
         self.outcomes.pop(branch, None)
         self.outcomes[branch] = outcome
-        while len(self.outcomes) > OUTCOMES_KEPT:
+        while len(self.outcomes) > self.outcomes_kept:
             self.outcomes.popitem(last=False)
 
     def outcome(self, branch: bytes) -> Outcome:

@@ -114,13 +114,15 @@ class LockManager:
 
     def refuse(self, owner: bytes) -> None:
         """The owner waits for nothing any more: its waiting threads raise `BranchEnded`."""
-        for name in tuple(self._wanted.get(owner, ())):
-            self._answer(owner, name, _Answer.REFUSED)
+        if owner in self._wanted:
+            for name in tuple(self._wanted[owner]):
+                self._answer(owner, name, _Answer.REFUSED)
 
     def release_all(self, owner: bytes) -> None:
         """The owner holds nothing and waits for nothing."""
         self.refuse(owner)
-        self.release(owner, self.held(owner))
+        if owner in self._held:
+            self.release(owner, self.held(owner))
 
     # --- Waiting
 

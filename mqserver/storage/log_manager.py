@@ -4,7 +4,8 @@ It knows no messages and no transactions; the coordinator's decisions are kept i
 With the log goes the control record, which says where a restart begins. What holds:
 
 1. `append` puts a record behind all others; `force` returns when it and all before it are on disk.
-   Threads that force at the same time share one write and one sync (group commit).
+   Threads that force at the same time share one write and one sync (group commit): one of them
+   leads, and writes for all whose records were appended before its turn came.
 2. A forced write begins with a block of its own, so nothing that is on disk is written again.
 3. After a write or a sync has failed, nothing more is accepted: what is on disk is then not known.
 4. The control record is written into its two slots in turn, each time whole and synced.
@@ -17,7 +18,7 @@ With the log goes the control record, which says where a restart begins. What ho
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 from mqserver.errors import Corruption, StorageError, StorageFailed, WrongFormat
@@ -47,6 +48,20 @@ CONTROL_NEW_NAME = "control-new"
 READ_BLOCKS = 2048
 
 
+class _Group:
+    """Threads whose records go to the disk with one write: one leads, the others wait at the gate.
+
+    Who comes through the gate lets the next one through when it is done: one wakes up at a time.
+    """
+
+    __slots__ = ("gate", "has_leader")
+
+    def __init__(self) -> None:
+        self.gate = threading.Lock()
+        self.gate.acquire()
+        self.has_leader = False
+
+
 class LogManager:
     """A log in a directory. `append`, `force` and `read` may be called from any thread."""
 
@@ -54,20 +69,26 @@ class LogManager:
         self._disk = disk
         self._segments = segments
         self._control = control
+        self._seed = control.seed
         self._control_file = disk.open(CONTROL_NAME)
         # The first block that nothing on disk vouches for, until `begin` has seen to it.
         self._doubtful: int | None = None
-        # The lock itself is entered: a condition's own way in is several times as long.
         self._lock = threading.RLock()
-        self._changed = threading.Condition(self._lock)
+        # Held by the leader that writes. It is waited for without the lock above, never within it.
+        self._turn = threading.Lock()
         self._failure: StorageError | None = None
         # What is appended and not yet being written: it will begin with this block.
         self._base = end_block
         self._content = bytearray()
         self._starts: list[int] = []
-        # What is being written: content, and the block that it begins with.
+        self._group = _Group()
+        # What is being written: the block that it begins with, content, and who waits for it.
         self._writing: tuple[int, bytes] | None = None
+        self._writing_starts: list[int] = []
+        self._writing_group = self._group
         self._synced = end_block
+        # Up to which block there are segments, and spares behind them.
+        self._ready_for = -1
         # Where the first record of each segment begins: a restart can begin there.
         self._first_records: dict[int, int] = {}
 
@@ -166,37 +187,82 @@ class LogManager:
         room back, and goes on a little longer.
         """
         with self._lock:
-            self._check_usable()
+            if self._failure is not None:
+                raise self._failure
             assert self._doubtful is None, "the log was examined, and not begun"
-            lsn = self._position()
-            end = lsn + RECORD_HEADER.size + len(body)
-            try:
-                # Before anything is promised, so that a full disk is found here and not later.
-                self._segments.make_room(end // CONTENT_BYTES, may_use_spare)
-            except StorageFailed as failed:
-                raise self.fail(failed) from failed
-            self._starts.append(len(self._content))
-            self._content += encode_record(lsn, kind, body)
+            content = self._content
+            begin = len(content)
+            lsn = self._base * CONTENT_BYTES + begin
+            last = (lsn + RECORD_HEADER.size + len(body)) // CONTENT_BYTES
+            if last > self._ready_for:
+                self._make_room(last, may_use_spare)
+            self._starts.append(begin)
+            content += encode_record(lsn, kind, body)
             self._note_start(lsn)
             return lsn
 
-    def force(self, lsn: int) -> None:
-        """The record that begins here, and all before it, are on disk."""
-        with self._lock:
-            while self._synced * CONTENT_BYTES <= lsn:
-                self._check_usable()
-                if self._writing is None:
-                    self._take_over()
-                    break
-                self._changed.wait()
-            else:
+    def _make_room(self, block: int, may_use_spare: bool) -> None:
+        try:
+            # Before anything is promised, so that a full disk is found here and not later.
+            self._ready_for = self._segments.make_room(block, may_use_spare)
+        except StorageFailed as failed:
+            raise self.fail(failed) from failed
+
+    def force(self, lsn: int, then: Callable[[], object] = bool, by_itself: bool = False) -> None:
+        """The record that begins here, and all before it, are on disk; then `then` was called.
+
+        The next of those who wait wakes up when that is done, since two threads that are awake
+        only hinder each other. `by_itself` waits for nobody's `then`, but for the disk alone: it is
+        for a thread that holds what those need.
+        """
+        while not self.is_on_disk(lsn):
+            with self._lock:
+                is_on_its_way = lsn < self._base * CONTENT_BYTES
+                group = self._writing_group if is_on_its_way else self._group
+                leads = not group.has_leader
+                group.has_leader = True
+            if leads:
+                self._lead(group, lsn, then)
                 return
-        self._write_out()
+            if by_itself:
+                self._write_group(group)
+                continue
+            with group.gate:
+                if self.is_on_disk(lsn):
+                    then()
+                    return
+        then()
+
+    def is_on_disk(self, lsn: int) -> bool:
+        """Whether the record that begins here was forced. Raises `StorageFailed` as `force`."""
+        if lsn < self._synced * CONTENT_BYTES:
+            return True
+        self.check_usable()
+        return False
+
+    def _lead(self, group: _Group, lsn: int, then: Callable[[], object]) -> None:
+        """This thread writes all that was appended until its turn comes, for itself and others."""
+        try:
+            self._write_group(group)
+            if self.is_on_disk(lsn):
+                then()
+        finally:
+            # Also when it was interrupted while it waited: one of the others leads then.
+            with self._lock:
+                if self._group is group:
+                    self._group = _Group()
+            group.gate.release()
+
+    def _write_group(self, group: _Group) -> None:
+        """The records of the group are on disk, written by this thread if by no other."""
+        with self._turn:
+            if self._take_over(group):
+                self._write_out()
 
     def force_all(self) -> None:
         """All records are on disk."""
         with self._lock:
-            self._check_usable()
+            self.check_usable()
             last = self._position() - 1
             is_done = last < self._synced * CONTENT_BYTES
         if not is_done:
@@ -209,11 +275,11 @@ class LogManager:
 
     def check_usable(self) -> None:
         """Raises `StorageFailed` once a write or a sync has failed, and what `fail` was told."""
-        self._check_usable()
+        if self._failure is not None:
+            raise self._failure
 
     def _note_start(self, lsn: int) -> None:
-        segment = self._segments.first_of(lsn // CONTENT_BYTES)
-        self._first_records.setdefault(segment, lsn)
+        self._first_records.setdefault(self._segments.first_of(lsn // CONTENT_BYTES), lsn)
 
     def _position(self) -> int:
         return self._base * CONTENT_BYTES + len(self._content)
@@ -221,43 +287,38 @@ class LogManager:
     @property
     def length(self) -> int:
         """How much of the log a restart would read, as of a moment ago."""
-        return self._position() - self._control.restart_lsn
+        position = self._base * CONTENT_BYTES + len(self._content)
+        return position - self._control.restart_lsn
 
     def fail(self, failed: BaseException) -> StorageError:
-        """Nothing more is accepted, because of this, and those who wait are told."""
+        """Nothing more is accepted, because of this. Those who wait are told by their leader."""
         with self._lock:
             if self._failure is None:
                 self._failure = (
                     failed if isinstance(failed, Corruption) else StorageFailed(*failed.args)
                 )
-            self._writing = None
-            self._changed.notify_all()
             return self._failure
 
-    def _check_usable(self) -> None:
-        if self._failure is not None:
-            raise self._failure
-
-    def _take_over(self) -> None:
-        """This thread writes all that was appended so far, for itself and for those who wait."""
-        self._writing = (self._base, bytes(self._content))
-        self._writing_starts = self._starts
-        self._base += -(-len(self._content) // CONTENT_BYTES)
-        self._content = bytearray()
-        self._starts = []
+    def _take_over(self, group: _Group) -> bool:
+        with self._lock:
+            if self._group is not group:
+                return False
+            self.check_usable()
+            self._writing = (self._base, bytes(self._content))
+            self._writing_starts = self._starts
+            self._writing_group = group
+            self._group = _Group()
+            self._base += -(-len(self._content) // CONTENT_BYTES)
+            self._content = bytearray()
+            self._starts = []
+            return True
 
     def _write_out(self) -> None:
         assert self._writing is not None
         base, content = self._writing
         try:
-            blocks = encode_blocks(
-                self._control.seed,
-                self._control.epoch,
-                base,
-                self._synced,
-                content,
-                self._writing_starts,
-            )
+            epoch, starts = self._control.epoch, self._writing_starts
+            blocks = encode_blocks(self._seed, epoch, base, self._synced, content, starts)
             # After this line all of it is on disk, whatever happens.
             self._segments.write(base, blocks)
         except StorageError as failed:
@@ -268,7 +329,6 @@ class LogManager:
         with self._lock:
             self._writing = None
             self._synced = base + len(blocks) // BLOCK_BYTES
-            self._changed.notify_all()
 
     # --- Reading
 

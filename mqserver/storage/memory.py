@@ -86,8 +86,9 @@ class _Consumer:
 class MemoryStorage:
     """See `contract.Storage`. The clock is monotonic, in seconds; it is asked for timeouts only."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], outcomes_kept: int = OUTCOMES_KEPT) -> None:
         self._clock = clock
+        self._outcomes_kept = outcomes_kept
         self._monitor = threading.Condition()
         self._locks = LockManager(self._monitor, clock)
         self._next_key = 1
@@ -310,7 +311,7 @@ class MemoryStorage:
     def _end(self, branch: bytes, outcome: Outcome) -> Outcome:
         self._branches.pop(branch, None)
         self._ended[branch] = outcome
-        if len(self._ended) > OUTCOMES_KEPT:
+        if len(self._ended) > self._outcomes_kept:
             del self._ended[next(iter(self._ended))]
         self._locks.release_all(branch)
         return outcome

@@ -11,6 +11,8 @@ of the contract share one monitor and are clearest side by side. What holds:
 2. A page is on disk before the record that names it.
 3. The index is changed with the monitor held, and records are appended with it, so that the log
    has the order of events. The monitor is free while a record is forced: that is group commit.
+   What follows from a forced record is done, under the monitor, before the next thread that waits
+   for the disk wakes up; so whoever forces with the monitor held does so by itself.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from operator import attrgetter
 
@@ -34,6 +37,7 @@ from mqserver.storage.checkpoint import Checkpoints
 from mqserver.storage.consumers import Consumers
 from mqserver.storage.contract import (
     EVERYTHING,
+    OUTCOMES_KEPT,
     BranchInfo,
     ConsumerInfo,
     Message,
@@ -68,6 +72,7 @@ class PagedSettings:
     log_bytes_max: int = 64 * 1024 * 1024
     waiting_bytes_max: int = 64 * 1024 * 1024
     keys_per_block: int = 1_000_000
+    outcomes_kept: int = OUTCOMES_KEPT
 
 
 class PagedStorage:
@@ -85,6 +90,10 @@ class PagedStorage:
         # The lock itself is entered: a condition's own way in is several times as long.
         self._lock = threading.RLock()
         self._monitor = threading.Condition(self._lock)
+        # How many threads wait for others that are ending the same branch: most often nobody.
+        self._awaiting = 0
+        # Where the log ends if, since all of it was forced, only empty branches have ended.
+        self._forced_but_for_empty = -1
         self._locks = LockManager(self._monitor, clock)
         self._directory_lock = disk.lock()
         try:
@@ -111,7 +120,7 @@ class PagedStorage:
             )
             refused.callback(self._files.close)
             self._payloads = Payloads(self._log, self._files, sizes.cache_bytes)
-            recovery = Recovery(self._log, self._files, self._payloads)
+            recovery = Recovery(self._log, self._files, self._payloads, sizes.outcomes_kept)
             recovery.run()
             # Nothing was changed so far: files that are refused are as they were found.
             self._log.begin()
@@ -153,7 +162,7 @@ class PagedStorage:
         with self._lock:
             queue = self._index.queue(name)
             consumers = [c.name for c in self._index.consumers.values() if c.queue == name]
-            stored = [b for b in self._index.branches.values() if b.stored.get(name)]
+            stored = [b for b in self._index.branches.values() if b.held(name)[0]]
             if queue.entries or consumers or stored:
                 raise QueueInUse(name, *consumers)
             lsn = self._log.append(RecordKind.QUEUE_DELETED, pack_plain(name))
@@ -188,7 +197,7 @@ class PagedStorage:
                 Entry(key, len(m[0]), m[1], m[2], m[3], m[4], m[5], m[6], m[0])
                 for key, m in zip(keys, messages, strict=True)
             ]
-            self._write_large(queue, entries)
+            actor.has_pages |= self._write_large(queue, entries)
             actor.stored.setdefault(queue, []).extend(entries)
             return keys
 
@@ -202,17 +211,20 @@ class PagedStorage:
         self._next_key = keys.stop
         return keys
 
-    def _write_large(self, queue: str, entries: list[Entry]) -> None:
+    def _write_large(self, queue: str, entries: list[Entry]) -> bool:
+        """Payloads that are too large for the log are in pages; whether there are any."""
+        large_bytes = self._settings.large_bytes
         written: list[Entry] = []
         try:
             for entry in entries:
-                if entry.size > self._settings.large_bytes:
+                if entry.size > large_bytes:
                     assert entry.payload is not None
                     self._payloads.write_large(queue, entry, entry.payload)
                     written.append(entry)
         except MqError:
             self._payloads.discard(written)
             raise
+        return bool(written)
 
     def take(self, branch: bytes, queue: str, selection: Selection, limit: int) -> list[Message]:
         """See `Storage.take`."""
@@ -293,13 +305,18 @@ class PagedStorage:
 
     def _acting(self, branch: bytes) -> Branch:
         self._log.check_usable()
-        outcome = self._index.outcome(branch)
-        if outcome is Outcome.UNKNOWN:
-            return self._index.branches.setdefault(branch, Branch(branch))
-        actor = self._index.branches.get(branch)
-        if actor is None or outcome is not Outcome.ACTIVE or actor.is_ending:
-            raise BranchEnded(branch.hex(), outcome.name)
-        return actor
+        index = self._index
+        actor = index.branches.get(branch)
+        if actor is None:
+            outcome = index.outcome(branch)
+            if outcome is Outcome.UNKNOWN:
+                actor = index.branches[branch] = Branch(branch)
+                return actor
+        elif actor.outcome is Outcome.ACTIVE and not actor.is_ending:
+            return actor
+        else:
+            outcome = actor.outcome
+        raise BranchEnded(branch.hex(), outcome.name)
 
     # --- Ends of a branch
 
@@ -315,13 +332,16 @@ class PagedStorage:
                 return Vote.READ_ONLY
             actor.recovery = recovery
             self._begin_end(actor)
-        self._force(actor, self._append_branch(RecordKind.PREPARED, actor))
+        lsn = self._append_branch(RecordKind.PREPARED, actor)
+        self._force(actor, lsn, partial(self._promise, actor))
+        self._checkpoint_if_due()
+        return Vote.COMMIT
+
+    def _promise(self, actor: Branch) -> None:
         with self._lock:
             actor.outcome = Outcome.PREPARED
             self._payloads.keep(actor.added())
             self._ended(actor)
-        self._checkpoint_if_due()
-        return Vote.COMMIT
 
     def commit(self, branch: bytes, force: bool = True) -> Outcome:
         """See `Storage.commit`."""
@@ -341,9 +361,7 @@ class PagedStorage:
                 self._log.force_all()
             return outcome
         if force:
-            self._force(actor, lsn)
-            with self._lock:
-                self._complete(actor, is_durable=True)
+            self._force(actor, lsn, partial(self._happen, actor))
         self._checkpoint_if_due()
         return Outcome.COMMITTED
 
@@ -354,16 +372,28 @@ class PagedStorage:
             is_over = self._index.outcome(branch) is Outcome.COMMITTED
             if not is_over:
                 actor = self._living(branch, Outcome.ACTIVE)
-                self._begin_end(actor)
+                is_empty = actor.is_read_only and self._is_all_forced
+                (self._end_empty if is_empty else self._begin_end)(actor)
         if is_over:
             # It may have been prepared, and committed without force.
             self._log.force_all()
             return
-        self._force(actor, self._append_branch(RecordKind.COMMITTED, actor))
-        with self._lock:
-            self._payloads.keep(actor.added())
-            self._complete(actor, is_durable=True)
+        if not is_empty:
+            lsn = self._append_branch(RecordKind.COMMITTED, actor)
+            self._force(actor, lsn, partial(self._happen, actor))
         self._checkpoint_if_due()
+
+    @property
+    def _is_all_forced(self) -> bool:
+        """Whether nothing is left to be forced but ends of branches that changed nothing."""
+        end = self._log.end_lsn
+        return end == self._forced_but_for_empty or self._log.is_on_disk(end - 1)
+
+    def _end_empty(self, actor: Branch) -> None:
+        """A branch that changed nothing is over; a record says so, and nobody waits for it."""
+        self._log.append(RecordKind.COMMITTED, pack_branch(actor)[0], may_use_spare=True)
+        self._forced_but_for_empty = self._log.end_lsn
+        self._complete(actor, is_durable=False)
 
     def _begin_end(self, actor: Branch) -> None:
         """From here on nobody else works on the branch, until its record is on disk."""
@@ -375,7 +405,7 @@ class PagedStorage:
         added = actor.added()
         try:
             body, start = pack_branch(actor)
-            if any(entry.run != IN_LOG for entry in added):
+            if actor.has_pages and any(entry.run != IN_LOG for entry in added):
                 # Before the record that names the pages, and without holding others up.
                 self._files.sync()
             with self._lock:
@@ -388,9 +418,10 @@ class PagedStorage:
                 self._ended(actor)
             raise
 
-    def _force(self, actor: Branch, lsn: int) -> None:
+    def _force(self, actor: Branch, lsn: int, then: Callable[[], None]) -> None:
+        """The record is on disk, and what follows from it has been done."""
         try:
-            self._log.force(lsn)
+            self._log.force(lsn, then)
         except BaseException:
             # Whether it is on disk is not known. The branch stays as it is: nothing can be done
             # with this storage any more, and a restart will find out.
@@ -402,7 +433,17 @@ class PagedStorage:
         """Another thread may be ending the branch; then it will be over soon."""
         while (actor := self._index.branches.get(branch)) is not None and actor.is_ending:
             self._log.check_usable()
-            self._monitor.wait()
+            self._awaiting += 1
+            try:
+                self._monitor.wait()
+            finally:
+                self._awaiting -= 1
+
+    def _happen(self, actor: Branch) -> None:
+        with self._lock:
+            if actor.outcome is Outcome.ACTIVE:
+                self._payloads.keep(actor.added())
+            self._complete(actor, is_durable=True)
 
     def _complete(self, actor: Branch, is_durable: bool) -> None:
         cancelled: list[Entry] = []
@@ -411,8 +452,10 @@ class PagedStorage:
         for queue, entries in actor.to_add().items():
             self._payloads.note_stored(actor.lsn, queue, entries)
         gone = self._index.complete(actor)
-        self._payloads.drop(gone, is_durable)
-        self._payloads.discard(cancelled)
+        if gone:
+            self._payloads.drop(gone, is_durable)
+        if cancelled:
+            self._payloads.discard(cancelled)
         self._ended(actor)
         self._locks.release_all(actor.id)
 
@@ -440,7 +483,8 @@ class PagedStorage:
 
     def _ended(self, actor: Branch) -> None:
         actor.is_ending = False
-        self._monitor.notify_all()
+        if self._awaiting:
+            self._monitor.notify_all()
 
     def rollback(self, branch: bytes) -> Outcome:
         """See `Storage.rollback`."""
@@ -465,14 +509,16 @@ class PagedStorage:
             judged = BranchInfo(branch, outcome, info.recovery, info.stored, info.taken)
             lsn = self._log.append(RecordKind.RESOLVED, pack_judgement(judged), may_use_spare=True)
             actor.is_ending = True
-        self._force(actor, lsn)
+        self._force(actor, lsn, partial(self._judge, actor, judged))
+        self._checkpoint_if_due()
+
+    def _judge(self, actor: Branch, judged: BranchInfo) -> None:
         with self._lock:
-            if commit:
+            if judged.outcome is Outcome.HEURISTICALLY_COMMITTED:
                 self._complete(actor, is_durable=True)
             else:
                 self._give_back(actor, is_durable=True)
             self._index.judge(judged)
-        self._checkpoint_if_due()
 
     def forget(self, branch: bytes) -> None:
         """See `Storage.forget`."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import attrgetter
 from typing import NamedTuple
 
 from mqserver.errors import Corruption
@@ -87,30 +89,33 @@ class Payloads:
 
     def drop(self, entries: Iterable[Entry], is_durable: bool) -> None:
         """The messages are gone, with a record that is on disk or not yet."""
+        inside: list[Entry] = []
         for entry in entries:
             if entry.payload is not None:
                 self._cached -= entry.size
                 entry.payload = None
             if entry.run != IN_LOG:
-                self._leave(entry, is_durable)
+                inside.append(entry)
+        self._leave(inside, is_durable)
 
     def discard(self, entries: Iterable[Entry]) -> None:
         """The messages never were: nothing on disk refers to them."""
-        for entry in entries:
-            if entry.run != IN_LOG:
-                self._leave(entry, is_durable=True)
+        self._leave([entry for entry in entries if entry.run != IN_LOG], is_durable=True)
 
-    def _leave(self, entry: Entry, is_durable: bool) -> None:
-        run = self.runs[entry.run]
-        run.live -= 1
-        if run.entry is None:
-            run.dead.add(entry.key)
-        if run.live == 0:
-            del self.runs[entry.run]
-            if is_durable and entry.run not in self.in_checkpoint:
-                self._files.free(entry.run, run.size)
-            else:
-                self.wait_with(entry.run, run.size)
+    def _leave(self, entries: list[Entry], is_durable: bool) -> None:
+        # Messages that stand in one run mostly come one behind the other.
+        for first, leaving in groupby(entries, key=attrgetter("run")):
+            run = self.runs[first]
+            keys = [entry.key for entry in leaving]
+            run.live -= len(keys)
+            if run.entry is None:
+                run.dead.update(keys)
+            if run.live == 0:
+                del self.runs[first]
+                if is_durable and first not in self.in_checkpoint:
+                    self._files.free(first, run.size)
+                else:
+                    self.wait_with(first, run.size)
 
     def wait_with(self, first: int, size: int) -> None:
         """The run is free once a checkpoint is on disk that does not refer to it."""
@@ -177,6 +182,8 @@ class Payloads:
 
 
 def _keys_of(entries: list[Entry]) -> Sequence[int]:
+    if len(entries) == 1:
+        return (entries[0].key,)
     keys = sorted(entry.key for entry in entries)
     is_range = keys[-1] - keys[0] == len(keys) - 1
     return range(keys[0], keys[-1] + 1) if is_range else keys

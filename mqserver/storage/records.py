@@ -98,21 +98,25 @@ def pack_branch(branch: Branch) -> tuple[bytes, int]:
     """The body that says all a branch has done, and where in it the payloads begin."""
     stored = []
     payloads: list[bytes] = []
+    size = 0
     for queue, entries in branch.to_add().items():
         if entries:
             stored.append((queue, columns_of(entries)))
-            payloads += payloads_of(entries)
+            inside = payloads_of(entries)
+            payloads += inside
+            size += sum(map(len, inside))
     own: set[int] = set()
-    if branch.has_cancelled:
+    cancelled: object = 0
+    if branch.has_cancelled or branch.cancelled:
         own = {e.key for entries in branch.stored.values() for e in entries if e.holder}
+        cancelled = _cancelled(branch)
     taken = [
         (queue, [entry.key for entry in entries if entry.key not in own])
         for queue, entries in branch.taken.items()
     ]
-    cancelled = branch.cancelled + len(own)
     meta = (branch.id, branch.recovery, stored, taken, list(branch.marks.items()), cancelled)
     body = pack_body(meta, payloads)
-    return body, len(body) - sum(map(len, payloads))
+    return body, len(body) - size
 
 
 @dataclass(frozen=True)
@@ -124,7 +128,18 @@ class BranchRecord:
     stored: list[tuple[str, list[Entry]]]
     taken: list[tuple[str, list[int]]]
     marks: list[tuple[str, int]]
-    cancelled: int
+    cancelled: dict[str, tuple[int, int]]
+
+
+def _cancelled(branch: Branch) -> list[tuple[str, int, int]]:
+    """What the branch stored and took itself: queue, how many, their bytes. 0 stands for none."""
+    found = []
+    for queue in {**branch.stored, **branch.cancelled}:
+        own = [entry.size for entry in branch.stored.get(queue, ()) if entry.holder]
+        count, size = branch.cancelled.get(queue, (0, 0))
+        if count + len(own):
+            found.append((queue, count + len(own), size + sum(own)))
+    return found
 
 
 def read_branch(record: Record, room: int) -> BranchRecord:
@@ -138,7 +153,11 @@ def read_branch(record: Record, room: int) -> BranchRecord:
     if position != record.body_lsn + len(record.body):
         raise Corruption(f"log record at LSN {record.lsn}: its payloads have another length")
     held = [(queue, list(keys)) for queue, keys in taken]
-    return BranchRecord(branch, recovery, found, held, list(marks), cancelled)
+    if isinstance(cancelled, int):
+        # None, or what was written before queue and bytes were told.
+        cancelled = [("", cancelled, 0)] if cancelled else []
+    gone = {queue: (count, size) for queue, count, size in cancelled}
+    return BranchRecord(branch, recovery, found, held, list(marks), gone)
 
 
 # --- The rest ------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ import gc
 from collections.abc import Callable
 
 from mqserver.errors import Corruption, WrongFormat
-from mqserver.storage.contract import Outcome
+from mqserver.storage.contract import OUTCOMES_KEPT, Outcome
 from mqserver.storage.file_manager import FileManager
 from mqserver.storage.format import Record, RecordKind
 from mqserver.storage.index import IN_LOG, Branch, Entry, Index, Queue
@@ -49,13 +49,19 @@ NOTED_TOGETHER = 1000
 class Recovery:
     """Reads a log and a data file into an index."""
 
-    def __init__(self, log: LogManager, files: FileManager, payloads: Payloads) -> None:
+    def __init__(
+        self,
+        log: LogManager,
+        files: FileManager,
+        payloads: Payloads,
+        outcomes_kept: int = OUTCOMES_KEPT,
+    ) -> None:
         self._log = log
         self._files = files
         self._payloads = payloads
         self._base: list[RunOnDisk] = []
         self._bundled: dict[int, list[int]] = {}
-        self.index = Index()
+        self.index = Index(outcomes_kept)
         self.last_key = 0
         # Whether the record that is being done again came after the checkpoint.
         self._is_newer = True
@@ -108,7 +114,9 @@ class Recovery:
     def _read_checkpoint(self, record: Record) -> None:
         if record.kind is not RecordKind.CHECKPOINT:
             raise Corruption(f"{self._log.where(record.lsn)}: the record is not a checkpoint")
+        outcomes_kept = self.index.outcomes_kept
         self.index, self._base = read_checkpoint(record)
+        self.index.outcomes_kept = outcomes_kept
         for run in self._base:
             self.index.queue(run.queue).add(self._live(run))
 

@@ -159,11 +159,11 @@ class RunCheck:
             data = self._file.read(page * self._control.page_bytes, self._control.page_bytes)
         except StorageError as refused:
             raise Corruption(f"{where}: the page is not to be had from the device") from refused
-        (content,) = decode_pages(self._control.seed, self._control.page_bytes, page, place, data)
+        (found,) = decode_pages(self._control.seed, self._control.page_bytes, page, place, data)
         lsn = PAGE_HEADER.unpack_from(data)[3]
         if self._end_lsn is not None and lsn > self._end_lsn:
             raise Corruption(f"{where}: the page was written at LSN {lsn}, of the future")
-        return content
+        return bytes(found)
 
     def _tell_bad(self, holding: Holding, bad: list[tuple[int, str]]) -> None:
         """Pages side by side that have the same fault are told together."""

@@ -195,6 +195,13 @@ class Segments:
 
     def write(self, number: int, data: bytes) -> None:
         """The blocks from this number on are these, and are synced."""
+        first = number - number % self._blocks
+        if number - first + len(data) // BLOCK_BYTES <= self._blocks:
+            # The common case of a write that stays in its segment.
+            file = self._files[first]
+            file.write((number - first) * BLOCK_BYTES, data)
+            file.sync()
+            return
         for first in self._write(number, data):
             self._files[first].sync()
 
@@ -222,10 +229,11 @@ class Segments:
             number += len(piece) // BLOCK_BYTES
         return written
 
-    def make_room(self, block: int, may_use_spare: bool) -> None:
+    def make_room(self, block: int, may_use_spare: bool) -> int:
         """There are segments for all blocks up to this one, and spares behind them.
 
-        Where the disk is full, `may_use_spare` goes on with one; otherwise it is `StorageFull`.
+        Where the disk is full, `may_use_spare` goes on with one; otherwise it is `StorageFull`. The
+        last block for which all of it holds, so that it need not be asked for.
         """
         first = self.first_of(block)
         while first + SPARES * self._blocks not in self._files:
@@ -234,7 +242,8 @@ class Segments:
             except StorageFull:
                 if not may_use_spare or first + self._blocks not in self._files:
                     raise
-                return
+                return -1
+        return first + self._blocks - 1
 
     def forget_before(self, block: int, current: int) -> None:
         """Segments wholly before this block are not needed: they become spares, or are removed.

@@ -23,6 +23,7 @@ SMALL = PagedSettings(
     log_bytes_max=20_000,
     waiting_bytes_max=20_000,
     keys_per_block=1000,
+    outcomes_kept=StorageFactory.outcomes_kept,
 )
 
 

@@ -25,7 +25,7 @@ import enum
 from pathlib import Path
 from typing import ClassVar, Protocol
 
-from mqserver.storage.contract import OUTCOMES_KEPT, Storage
+from mqserver.storage.contract import Storage
 
 
 class Capability(enum.Enum):
@@ -47,8 +47,8 @@ class StorageFactory(Protocol):
 
     capabilities: ClassVar[frozenset[Capability]]
 
-    # How many ends of branches are remembered; fewer where ten thousand calls would take too long.
-    outcomes_kept: ClassVar[int] = OUTCOMES_KEPT
+    # How many ends of branches are remembered: fewer than by default, which would take too long.
+    outcomes_kept: ClassVar[int] = 1000
 
     # How many runs of the state machine the suite can afford, and after how many steps it looks at
     # everything there is. A failure is made smaller only where that does not take minutes.

@@ -31,7 +31,7 @@ class MemoryFactory(StorageFactory):
     capabilities = frozenset()
 
     def open(self) -> Storage:
-        return MemoryStorage(time.monotonic)
+        return MemoryStorage(time.monotonic, self.outcomes_kept)
 
 
 FACTORIES: dict[str, type[StorageFactory]] = {

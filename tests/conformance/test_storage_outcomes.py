@@ -225,3 +225,15 @@ def test_the_last_outcomes_are_remembered(factory: StorageFactory, storage: Stor
     # These two have not ended yet, so they are not among those that may be forgotten.
     assert storage.outcome(b"first") is _UNDONE_BY_HAND
     assert storage.outcome(b"in doubt") is _PREPARED
+
+
+def test_a_branch_that_changed_nothing_can_be_committed_and_is_over(storage: Storage) -> None:
+    for number in range(3):
+        branch = b"empty %d" % number
+        assert storage.take(branch, ORDERS, EVERYTHING, 1) == []
+        storage.commit_one_phase(branch)
+        storage.commit_one_phase(branch)
+        assert storage.outcome(branch) is _COMMITTED
+        with pytest.raises(BranchEnded):
+            storage.store(branch, ORDERS, [letter("late")])
+    assert storage.branches() == []

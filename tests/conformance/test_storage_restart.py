@@ -8,7 +8,13 @@ from collections.abc import Callable
 
 import pytest
 
-from mqserver.errors import BranchEnded, LockTimeout, QueueNotFound, ReservationOutdated
+from mqserver.errors import (
+    BranchEnded,
+    LockTimeout,
+    QueueInUse,
+    QueueNotFound,
+    ReservationOutdated,
+)
 from mqserver.storage.contract import (
     EVERYTHING,
     BranchInfo,
@@ -364,3 +370,36 @@ def test_work_goes_on_after_many_restarts(storage: Storage, restart: Restart) ->
         storage.commit(b"in doubt %d" % number, force=number == 4)
     storage = restart(storage)
     assert (storage.branches(), storage.queue(ORDERS).locked) == ([], 0)
+
+
+def test_what_a_branch_in_doubt_stored_and_took_itself_is_still_counted(
+    storage: Storage, restart: Restart
+) -> None:
+    storage.store(b"a", ORDERS, [letter("12345"), letter("x" * 700), letter("kept")])
+    storage.store(b"a", BILLS, [letter("123")])
+    take(storage, b"a", ORDERS, 2)
+    storage.prepare(b"a", b"recovery")
+    before = storage.queues()
+    storage = restart(storage)
+    assert (storage.queues(), storage.queue(ORDERS).locked) == (before, 3)
+    assert storage.branches() == [BranchInfo(b"a", Outcome.PREPARED, b"recovery", 4, 2)]
+    storage = restart(storage)
+    assert storage.queues() == before
+    with pytest.raises(QueueInUse):
+        storage.delete_queue(ORDERS)
+    storage.commit(b"a")
+    storage = restart(storage)
+    assert (seen(storage, ORDERS), storage.queue(ORDERS).locked) == (["kept"], 0)
+
+
+def test_a_branch_that_changed_nothing_leaves_what_was_done_before_on_disk(
+    storage: Storage, lose: Restart
+) -> None:
+    storage.store(b"lazy", ORDERS, [letter("1")])
+    storage.prepare(b"lazy", b"")
+    storage.commit(b"lazy", force=False)
+    take(storage, b"empty", BILLS, 1)
+    storage.commit_one_phase(b"empty")
+    storage = lose(storage)
+    assert seen(storage, ORDERS) == ["1"]
+    assert storage.outcome(b"lazy") is Outcome.COMMITTED

@@ -38,11 +38,11 @@ class Violation(AssertionError):
 def view_of_model(state: State) -> View:
     """What the state says, of a storage with no branch at work."""
     model = StorageModel(state)
-    # What a branch stored and took itself is counted with the branch, and nowhere else.
+    # What a branch stored and took itself is counted, and of no use any more.
     rows = [row for row in state.rows if not row.stored_by or row.stored_by != row.taken_by]
     prepared = [name for name, what in state.outcomes.items() if what is Outcome.PREPARED]
     return {
-        "queues": {name: _queue_of_model(model, name, rows) for name in sorted(state.queues)},
+        "queues": {name: _queue_of_model(model, name) for name in sorted(state.queues)},
         "branches": sorted(state.shown.values(), key=lambda info: info.branch),
         "held": {branch: _held_in_model(state, branch, rows) for branch in prepared},
         "outcomes": dict(state.outcomes),
@@ -56,9 +56,9 @@ def view_of_model(state: State) -> View:
     }
 
 
-def _queue_of_model(model: StorageModel, name: str, rows: list[Row]) -> tuple[object, ...]:
+def _queue_of_model(model: StorageModel, name: str) -> tuple[object, ...]:
     settings = model.state.queues[name]
-    own = [row for row in rows if row.queue == name]
+    own = [row for row in model.state.rows if row.queue == name]
     free = [row.message for row in own if row.is_free]
     size = sum(len(row.message.payload) for row in own)
     oldest = free[0].time_us if free else 0

@@ -177,6 +177,7 @@ class Work:
         """Storage and model have done it, with the same result or the same complaint."""
         self.disk.note(("begin", len(self.history.states) - bool(self.failure)))
         end = self.storage._log.end_lsn
+        is_empty = name == "commit_one_phase" and self._has_changed_nothing(*arguments)
         try:
             found = _result(getattr(self.storage, name), *arguments)
         except StorageFull as full:
@@ -201,8 +202,14 @@ class Work:
         if self._is_followed:
             # A commit that is repeated promises that its branch is on disk by now.
             is_due = name in _ALWAYS_FORCED or before != self.model.state
-            self._promise(name, is_due and _is_forced(name, arguments, found))
+            # The end of a branch that changed nothing may be lost.
+            is_safe = is_due and not is_empty and _is_forced(name, arguments, found)
+            self._promise(name, is_safe)
         return found
+
+    def _has_changed_nothing(self, branch: bytes) -> bool:
+        actor = self.storage._index.branches.get(branch)
+        return actor is not None and actor.is_read_only
 
     def _promise(self, name: str, is_safe: bool) -> None:
         if self.failure is None:

@@ -101,14 +101,14 @@ def free_before_the_control_record(patch: Patch) -> None:
 # --- Pages ----------------------------------------------------------------------------------------
 
 
-def _leave(patch: Patch, change: Callable[[Payloads, Entry, bool], tuple[set[int], bool]]) -> None:
+def _leave(patch: Patch, change: Callable[[Payloads, bool], tuple[set[int], bool]]) -> None:
     """What a message leaves is freed as if the checkpoint, or its end on disk, were otherwise."""
     right = Payloads._leave
 
-    def leave(self: Payloads, entry: Entry, is_durable: bool) -> None:
+    def leave(self: Payloads, entries: list[Entry], is_durable: bool) -> None:
         kept = self.in_checkpoint
-        self.in_checkpoint, is_durable = change(self, entry, is_durable)
-        right(self, entry, is_durable)
+        self.in_checkpoint, is_durable = change(self, is_durable)
+        right(self, entries, is_durable)
         self.in_checkpoint = kept
 
     patch.setattr(Payloads, "_leave", leave)
@@ -116,12 +116,12 @@ def _leave(patch: Patch, change: Callable[[Payloads, Entry, bool], tuple[set[int
 
 def free_what_a_checkpoint_refers_to(patch: Patch) -> None:
     """Pages are free that the last checkpoint refers to."""
-    _leave(patch, lambda payloads, entry, is_durable: (set(), is_durable))
+    _leave(patch, lambda payloads, is_durable: (set(), is_durable))
 
 
 def free_before_the_end_is_on_disk(patch: Patch) -> None:
     """Pages are free before the end of their message is on disk."""
-    _leave(patch, lambda payloads, entry, is_durable: (payloads.in_checkpoint, True))
+    _leave(patch, lambda payloads, is_durable: (payloads.in_checkpoint, True))
 
 
 def a_record_before_its_pages(patch: Patch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from mqserver.storage.contract import Outcome
@@ -121,9 +122,11 @@ def a_vote_before_its_record(patch: Patch) -> None:
     """A vote is given before its record is forced."""
     right = PagedStorage._force
 
-    def force(self: PagedStorage, actor: Branch, lsn: int) -> None:
+    def force(self: PagedStorage, actor: Branch, lsn: int, then: Callable[[], None]) -> None:
         if actor.outcome is not Outcome.ACTIVE or not actor.recovery:
-            right(self, actor, lsn)
+            right(self, actor, lsn, then)
+        else:
+            then()
 
     patch.setattr(PagedStorage, "_force", force)
 
@@ -132,9 +135,11 @@ def a_decision_before_its_record(patch: Patch) -> None:
     """A decision is acknowledged before its record is forced."""
     right = PagedStorage._force
 
-    def force(self: PagedStorage, actor: Branch, lsn: int) -> None:
+    def force(self: PagedStorage, actor: Branch, lsn: int, then: Callable[[], None]) -> None:
         if actor.outcome is not Outcome.PREPARED:
-            right(self, actor, lsn)
+            right(self, actor, lsn, then)
+        else:
+            then()
 
     patch.setattr(PagedStorage, "_force", force)
 

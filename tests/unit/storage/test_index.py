@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqserver.errors import QueueNotFound
-from mqserver.storage import index as index_module
 from mqserver.storage.contract import BranchInfo, Outcome, QueueSettings, Selection
 from mqserver.storage.index import PRIORITY_MAX, Branch, Entry, Index, Queue, is_selected
 
@@ -179,7 +178,7 @@ def test_a_branch_counts_what_it_changed() -> None:
     branch = Branch(b"b")
     branch.stored = {"p": [_entry(1)], "q": [_entry(2)]}
     branch.taken = {"q": [_entry(3)]}
-    branch.cancelled = 2
+    branch.cancelled = {"q": (2, 10)}
     assert branch.info() == BranchInfo(b"b", Outcome.ACTIVE, b"", 4, 3)
 
 
@@ -192,9 +191,8 @@ def test_a_branch_without_changes_is_read_only() -> None:
     assert not branch.is_read_only
 
 
-def test_only_the_latest_outcomes_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index_module, "OUTCOMES_KEPT", 3)
-    index = Index()
+def test_only_the_latest_outcomes_are_remembered() -> None:
+    index = Index(outcomes_kept=3)
     for name in (b"a", b"b", b"c", b"a", b"d"):
         index.remember(name, Outcome.COMMITTED)
     assert list(index.outcomes) == [b"c", b"a", b"d"]

@@ -7,7 +7,9 @@ here depends on how fast anything is. It is long because the log makes many smal
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -154,6 +156,78 @@ def test_threads_that_force_together_share_one_sync(disk: RecordingDisk, log: Lo
         thread.join()
     assert len(syncs) == 2
     assert len(_bodies(LogManager.open(_after_power_cut(disk)))) == 9
+
+
+def test_what_follows_a_force_is_done_by_one_thread_at_a_time(
+    disk: RecordingDisk, log: LogManager
+) -> None:
+    busy = threading.Lock()
+    done: list[int] = []
+    threads: list[threading.Thread] = []
+
+    def then(number: int) -> None:
+        assert busy.acquire(blocking=False)
+        done.append(number)
+        busy.release()
+
+    def others_arrive(name: str) -> None:
+        disk.during_sync = None
+        for number in range(8):
+            lsn = log.append(KIND, b"%d" % number)
+            arguments = (lsn, partial(then, number))
+            threads.append(threading.Thread(target=log.force, args=arguments))
+            threads[-1].start()
+
+    disk.during_sync = others_arrive
+    log.force(log.append(KIND, b"first"))
+    for thread in threads:
+        thread.join()
+    assert sorted(done) == list(range(8))
+
+
+def test_who_forces_by_itself_waits_for_nobody_who_needs_what_it_holds(
+    disk: RecordingDisk, log: LogManager
+) -> None:
+    held = threading.Lock()
+    threads: list[threading.Thread] = []
+
+    def needs_it() -> None:
+        with held:
+            return
+
+    def another_leads_the_next_group(name: str) -> None:
+        disk.during_sync = None
+        lsn = log.append(KIND, b"other")
+        threads.append(threading.Thread(target=log.force, args=(lsn, needs_it)))
+        threads[-1].start()
+        while not log._group.has_leader:
+            time.sleep(0)
+
+    disk.during_sync = another_leads_the_next_group
+    log.force(log.append(KIND, b"first"))
+    with held:
+        log.force(log.append(KIND, b"checkpoint"), by_itself=True)
+        assert len(_bodies(LogManager.open(_after_power_cut(disk)))) == 3
+    threads[0].join()
+
+
+def test_when_the_leader_of_a_group_is_interrupted_another_leads(
+    log: LogManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = log._write_group
+    interrupted = iter((True, False, False))
+
+    def write_group(group: object) -> None:
+        if next(interrupted):
+            raise KeyboardInterrupt
+        right(group)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(log, "_write_group", write_group)
+    lsn = log.append(KIND, b"one")
+    with pytest.raises(KeyboardInterrupt):
+        log.force(lsn)
+    log.force(lsn)
+    assert log.is_on_disk(lsn)
 
 
 def test_what_was_appended_during_a_sync_is_not_taken_for_synced(

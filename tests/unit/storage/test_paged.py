@@ -67,6 +67,33 @@ def storage(disk: RecordingDisk) -> PagedStorage:
     return storage
 
 
+# --- What is forced
+
+
+def test_a_branch_that_changed_nothing_costs_no_sync(
+    disk: RecordingDisk, storage: PagedStorage
+) -> None:
+    put(storage, message(10))
+    operations = disk.operations
+    for _ in range(3):
+        assert take(storage, 0) == []
+    assert disk.operations == operations
+    storage.rollback(b"unknown")
+    # That rollback is not on disk yet, and what was done before is promised.
+    take(storage, 0)
+    assert open_small(after_power_cut(disk)).outcome(b"unknown") is Outcome.ROLLED_BACK
+
+
+def test_the_end_of_a_branch_that_changed_nothing_is_on_disk_with_the_next_forced_write(
+    disk: RecordingDisk, storage: PagedStorage
+) -> None:
+    storage.take(b"empty", "q", EVERYTHING, 1)
+    storage.commit_one_phase(b"empty")
+    assert open_small(after_power_cut(disk)).outcome(b"empty") is Outcome.UNKNOWN
+    put(storage, message(10))
+    assert open_small(after_power_cut(disk)).outcome(b"empty") is Outcome.COMMITTED
+
+
 # --- Where payloads are
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mqserver.errors import Corruption
 from mqserver.storage.contract import BranchInfo, Outcome, QueueSettings
-from mqserver.storage.format import Record, RecordKind
+from mqserver.storage.format import Record, RecordKind, pack_body
 from mqserver.storage.index import IN_LOG, Branch, Consumer, Entry, Index, Queue
 from mqserver.storage.records import (
     RunOnDisk,
@@ -121,7 +121,7 @@ def test_a_branch_is_read_as_it_was_written(
     branch.taken = {q: [Entry(k, 0, 0, 0, 0, 0, "", ()) for k in ks] for q, ks in taken.items()}
     body, _ = pack_branch(branch)
     said = read_branch(_record(RecordKind.PREPARED, body), ROOM)
-    assert (said.branch, said.recovery, said.cancelled) == (name, recovery, 0)
+    assert (said.branch, said.recovery, said.cancelled) == (name, recovery, {})
     assert dict(said.marks) == marks
     assert dict(said.taken) == taken
     assert {q: [_fields(e) for e in es] for q, es in said.stored} == {
@@ -145,6 +145,12 @@ def test_payloads_are_where_the_messages_say(stored: dict[str, list[Entry]]) -> 
             assert body[at : at + entry.size] == original.payload
 
 
+def test_a_plain_count_of_what_a_branch_took_of_its_own_can_still_be_read() -> None:
+    body = pack_body((b"b", b"", [], [], [], 2))
+    said = read_branch(_record(RecordKind.PREPARED, body), ROOM)
+    assert said.cancelled == {"": (2, 0)}
+
+
 def test_what_a_branch_took_of_its_own_is_counted_and_left_out() -> None:
     branch = Branch(b"b")
     own, other = (Entry(key, 1, 0, 0, 0, 0, "", (), b"x") for key in (1, 2))
@@ -155,7 +161,7 @@ def test_what_a_branch_took_of_its_own_is_counted_and_left_out() -> None:
     said = read_branch(_record(RecordKind.COMMITTED, body), ROOM)
     assert [entry.key for entry in said.stored[0][1]] == [2]
     assert said.taken == [("q", [])]
-    assert said.cancelled == 1
+    assert said.cancelled == {"q": (1, 1)}
 
 
 def test_a_branch_with_payloads_of_another_length_is_refused() -> None:

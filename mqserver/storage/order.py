@@ -1,0 +1,108 @@
+"""Numbers in order: which messages of a queue are free, and which of them comes next.
+
+Pure. Numbers that are added are mostly the highest so far, and those taken are mostly the lowest;
+both cost the same however many there are, alone or a thousand at a time. Anything else is allowed,
+and costs a search.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable, Iterator
+from itertools import chain
+
+CHUNK = 1000
+
+
+class Order:
+    """A sorted set of numbers, in chunks that are short enough to be changed in the middle."""
+
+    def __init__(self, numbers: Iterable[int] = ()) -> None:
+        self._chunks: list[list[int]] = []
+        # The highest of each chunk, by which the chunk of a number is found.
+        self._highest: list[int] = []
+        self._count = 0
+        self.update(numbers)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[int]:
+        return chain.from_iterable(self._chunks)
+
+    def behind(self, number: int) -> Iterator[int]:
+        """All that are higher than this one, from the lowest on."""
+        place = bisect_right(self._highest, number)
+        if place == len(self._chunks):
+            return iter(())
+        chunk = self._chunks[place]
+        rest = chunk[bisect_right(chunk, number) :]
+        return chain(rest, chain.from_iterable(self._chunks[place + 1 :]))
+
+    def add(self, number: int) -> None:
+        """The number is among them; it may have been before."""
+        if not self._highest or number > self._highest[-1]:
+            if not self._chunks or len(self._chunks[-1]) >= CHUNK:
+                self._chunks.append([])
+                self._highest.append(number)
+            self._chunks[-1].append(number)
+            self._highest[-1] = number
+            self._count += 1
+        else:
+            self._insert(number)
+
+    def update(self, numbers: Iterable[int]) -> None:
+        """All of the numbers are among them."""
+        new = sorted(set(numbers))
+        if new and (not self._highest or new[0] > self._highest[-1]):
+            for start in range(0, len(new), CHUNK):
+                piece = new[start : start + CHUNK]
+                self._chunks.append(piece)
+                self._highest.append(piece[-1])
+            self._count += len(new)
+        else:
+            for number in new:
+                self.add(number)
+
+    def discard(self, number: int) -> None:
+        """The number is not among them."""
+        place = bisect_left(self._highest, number)
+        if place == len(self._chunks):
+            return
+        chunk = self._chunks[place]
+        position = bisect_left(chunk, number)
+        if chunk[position] != number:
+            return
+        del chunk[position]
+        self._count -= 1
+        if not chunk:
+            del self._chunks[place], self._highest[place]
+        else:
+            self._highest[place] = chunk[-1]
+
+    def take_first(self, count: int) -> list[int]:
+        """The lowest numbers, so many or as there are; they are not among them any more."""
+        taken: list[int] = []
+        whole = 0
+        for chunk in self._chunks:
+            wanted = count - len(taken)
+            if wanted < len(chunk):
+                taken += chunk[:wanted]
+                del chunk[:wanted]
+                break
+            taken += chunk
+            whole += 1
+        del self._chunks[:whole], self._highest[:whole]
+        self._count -= len(taken)
+        return taken
+
+    def _insert(self, number: int) -> None:
+        place = bisect_left(self._highest, number)
+        chunk = self._chunks[place]
+        if chunk[bisect_left(chunk, number)] == number:
+            return
+        insort(chunk, number)
+        self._count += 1
+        if len(chunk) > 2 * CHUNK:
+            self._chunks[place : place + 1] = [chunk[:CHUNK], chunk[CHUNK:]]
+            self._highest[place : place + 1] = [chunk[CHUNK - 1], chunk[-1]]
