@@ -10,6 +10,7 @@ at once. SIGHUP makes it read the permissions and the level of its log again. Ot
     3   its directory is damaged, and was left as it is
     4   its directory is in use by another process
     5   its directory belongs to something else, or to another version
+    70  a fault in OnceMQ itself, which its log describes
     71  the operating system refused, at the start or while it ran; a restart finds all on disk
 """
 
@@ -26,6 +27,7 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from types import TracebackType
 
 from idl import logs
 from idl.access import UnsafeSetting
@@ -43,7 +45,7 @@ from mqserver.storage.disk import RealDisk
 from mqserver.storage.memory import MemoryStorage
 from mqserver.storage.paged import PagedStorage
 
-OK, WRONG_SETTINGS, DAMAGED, IN_USE, NOT_A_STORE, SYSTEM = 0, 2, 3, 4, 5, 71
+OK, WRONG_SETTINGS, DAMAGED, IN_USE, NOT_A_STORE, FAULT, SYSTEM = 0, 2, 3, 4, 5, 70, 71
 IDENTITY_BYTES = 16
 CALL_ROOM_BYTES = 65_536
 # The narrowest that fits says it.
@@ -73,6 +75,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _protect_secrets()
     logs.set_up("warning" if said.quiet else settings["log.level"], _is_json(settings))
     stopping = _Stopping()
+    sys.excepthook = _admit
+    threading.excepthook = stopping.on_fault
     try:
         storage = reporting(_open_storage(settings), stopping.because)
     except ImportError as missing:
@@ -109,7 +113,10 @@ def _serve(
         wall_clock=time.time,
         on_shutdown=stopping.ask,
     )
-    node.start()
+    try:
+        node.start()
+    except MqError as refused:
+        return _regret(str(refused), _exit_code(refused))
     opening.is_ready = True
     signal.signal(signal.SIGHUP, lambda number, frame: _reload(said, permissions))
     # Read by whoever started us, who may not have said which port.
@@ -117,7 +124,8 @@ def _serve(
     failure = stopping.wait()
     if failure is not None:
         # What is on disk is not known; whoever waits was told, and a restart will find out.
-        log.critical("stopping: %s", failure)
+        is_told = isinstance(failure, MqError)
+        log.critical("stopping: %s", failure, exc_info=None if is_told else failure)
         os._exit(_exit_code(failure))
     log.info("stopping: calls that are running are finished, running transactions rolled back")
     node.drain()
@@ -146,6 +154,11 @@ class _Stopping:
         self._failure = self._failure or failure
         self._asked.set()
 
+    def on_fault(self, fault: threading.ExceptHookArgs) -> None:
+        """A thread has ended that was not to: what it did is done by nobody now."""
+        if isinstance(fault.exc_value, Exception):
+            self.because(fault.exc_value)
+
     def wait(self) -> Exception | None:
         """Returns when it is time to stop, with what went wrong, if anything did."""
         self._asked.wait()
@@ -156,6 +169,12 @@ class _Stopping:
             # Asked twice: whoever asks cannot wait. What was acknowledged is on disk.
             os._exit(128 + number)
         self._asked.set()
+
+
+def _admit(kind: type[BaseException], fault: BaseException, trace: TracebackType | None) -> None:
+    """A fault of ours that nobody has caught: it is described, and nothing more is done."""
+    log.critical("a fault in OnceMQ: %s", fault, exc_info=(kind, fault, trace))
+    os._exit(FAULT)
 
 
 def _reload(said: argparse.Namespace, permissions: Permissions) -> None:
@@ -177,7 +196,7 @@ def _regret(reason: str, code: int) -> int:
 
 
 def _exit_code(failure: Exception) -> int:
-    return next(code for kind, code in EXIT_CODES.items() if isinstance(failure, kind))
+    return next((code for kind, code in EXIT_CODES.items() if isinstance(failure, kind)), FAULT)
 
 
 def _protect_secrets() -> None:

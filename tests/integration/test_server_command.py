@@ -50,6 +50,20 @@ from tests.settings_rows import operation_rows, setting_rows
 sys.exit(main(sys.argv[1:]))
 """
 
+# Runs a node with a fault: where, says the first word.
+FAULTY = """
+import sys, threading
+from mqserver import node
+def fail(*arguments):
+    assert False, "impossible"
+if sys.argv.pop(1) == "start":
+    node.Node.start = fail
+else:
+    node.Node._run = fail
+from mqserver.__main__ import main
+sys.exit(main(sys.argv[1:]))
+"""
+
 
 class Running:
     """A node that was started as a process."""
@@ -312,6 +326,26 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
             code, complaint = refused.ended()
     assert code == 71
     assert f"cannot listen on 127.0.0.1:{port}: " in complaint
+
+
+@pytest.mark.parametrize("where", ["start", "background"])
+def test_a_fault_of_its_own_ends_it_aloud(where: str) -> None:
+    with running(where, "--storage", "memory", "--quiet", program=("-c", FAULTY)) as node:
+        code, complaint = node.ended()
+    assert code == 70
+    assert "impossible" in complaint
+
+
+def test_a_database_may_hold_the_messages(tmp_path: Path, orb: NetworkOrb) -> None:
+    storage = ("--storage", f"sql:sqlite:///{tmp_path / 'q.db'}", "--quiet")
+    with running(*storage) as node:
+        _put(_node(orb, node), b"one")
+        with running(*storage) as second:
+            code, complaint = second.ended()
+        assert code == 4, complaint
+        assert node.end() == (0, "")
+    with running(*storage) as again:
+        assert _get(_node(orb, again)) == (b"one",)
 
 
 # --- Settings ------------------------------------------------------------------------------------
