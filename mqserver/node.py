@@ -32,6 +32,7 @@ from mqserver.interfaces.standard import StandardServant
 from mqserver.permissions import Permissions, Right
 from mqserver.queues import QueueLimits, Queues
 from mqserver.storage.contract import Outcome, Storage
+from mqserver.transactions.abandoned import Abandoned
 from mqserver.transactions.alone import Alone
 from mqserver.transactions.joining import Joining
 from mqserver.transactions.orphans import AskingTimes, Orphans
@@ -73,6 +74,8 @@ class NodeSettings:
     branch_messages_max: int = 1_000_000
     branch_bytes_max: int = 256 * 1024 * 1024
     lock_wait_s: float = 5.0
+    # After so much silence the coordinator is asked whether a transaction is still under way.
+    silent_asked_s: float = 10.0
     asking: AskingTimes = field(default_factory=AskingTimes)
     events: EventSettings = field(default_factory=EventSettings)
 
@@ -131,6 +134,10 @@ class Node:
         limits = self.settings.work_limits()
         self.work = Work(self.storage, clock, self.orphans.heard_of, limits)
         may = permissions or Permissions.everything()
+        asking = self.settings.asking
+        self._abandoned = Abandoned(
+            orb, coordinator, self.work, clock, self.settings.silent_asked_s, asking.call_s
+        )
         self.channels = Channels(
             orb,
             self.storage,
@@ -156,6 +163,7 @@ class Node:
             is_closing=lambda: self._is_closing,
         )
         self._is_closing = False
+        self._is_closed = False
         self._is_shutting_down = False
         self._wakeup = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"node {name}", daemon=True)
@@ -192,6 +200,9 @@ class Node:
 
     def close(self) -> None:
         """Running work is rolled back, what is prepared is kept, and the storage is closed."""
+        if self._is_closed:
+            return
+        self._is_closed = True
         self.drain()
         self._wakeup.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
@@ -221,6 +232,7 @@ class Node:
     def _run(self) -> None:
         self._tried(self.orphans.ask_at_once)
         while not self._is_closing:
+            self._tried(self._abandoned.ask)
             due = self._tried(self.orphans.ask_those_due)
             pause_s = 1.0 if due is None else due - self._clock()
             self._wakeup.wait(max(PAUSE_S_MIN, min(pause_s, 5.0)))
@@ -236,5 +248,5 @@ class Node:
         try:
             return work()
         except (MqError, system.SystemException) as failed:
-            log.error("node %s: asking for outcomes failed: %s", self.name, failed)
+            log.error("asking for outcomes failed: %s", failed)
             return None

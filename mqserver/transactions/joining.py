@@ -18,7 +18,8 @@ from idl import system
 from idl.call import Orb, Reference, limited
 from idl.cos import Control, Coordinator, Inactive, PropagationContext, Unavailable
 from idl.mapping import InvalidValue
-from idl.otids import show, split_otid
+from idl.otids import split_otid
+from mqserver.transactions.requests import named
 from mqserver.transactions.resource import Resources, branch_id
 
 log = logging.getLogger("oncemq.node")
@@ -126,7 +127,7 @@ class Joining:
                 self._resources.storage.rollback(branch)
             raise _told(failed) from failed
         self._resources.registered(branch, recovery)
-        log.debug("branch %s joined transaction %s", name, show(gtrid))
+        log.debug("joined a transaction", extra=named(branch))
         return branch
 
     def _coordinator(

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from idl import system
 from idl.cos import Status, Vote
 from idl.mapping import UserException
+from idl.otids import GTRID_BYTES, show
 from mqserver.errors import (
     BranchEnded,
     LimitExceeded,
@@ -76,6 +77,7 @@ class Branch:
         "answer",
         "begun_at",
         "end_lock",
+        "heard_at",
         "id",
         "is_answered",
         "is_joined",
@@ -96,6 +98,7 @@ class Branch:
         self.owner = owner
         # Since when it is what it is: at work, or prepared.
         self.begun_at = now
+        self.heard_at = now
         self.is_joined = is_joined
         self.lock = threading.Lock()
         self.end_lock = threading.Lock()
@@ -129,9 +132,17 @@ def status_of(error: BranchEnded) -> Status:
     return Status.ROLLED_BACK if outcome is Outcome.UNKNOWN else STATUS_OF[outcome]
 
 
+def named(branch: bytes) -> dict[str, str]:
+    """What a log says of a branch beside the text: its transaction and its name."""
+    if len(branch) < GTRID_BYTES:
+        return {"branch": branch.hex()}
+    name = branch[GTRID_BYTES:].decode("ascii", "replace")
+    return {"transaction": show(branch[:GTRID_BYTES]), "branch": name}
+
+
 def refused(caller: str, branch: bytes) -> system.NO_PERMISSION:
     """The branch is another's, which the caller is told in the words for one that never was."""
-    audit.warning("%s names a branch of another: %s", caller, branch.hex())
+    audit.warning("%s names a branch of another", caller, extra=named(branch))
     return system.NO_PERMISSION(NOT_YOURS)
 
 

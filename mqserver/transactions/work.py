@@ -35,6 +35,7 @@ from mqserver.transactions.requests import (
     WorkLimits,
     ended,
     give_up,
+    named,
     outcome_of,
     refused,
 )
@@ -91,7 +92,7 @@ class Work:
             if number == found.number and found.is_answered and found.kind == kind:
                 return found.answer
             self._check(found, number, kind)
-            self._heard_of(branch)
+            self._hear_of(found)
             found.kind, found.number = kind, number
             found.is_answered, found.answer = False, None
             try:
@@ -117,6 +118,10 @@ class Work:
         if number != found.number + 1 and not is_again:
             raise RequestOutOfOrder(found.number + 1)
 
+    def _hear_of(self, found: Branch) -> None:
+        found.heard_at = self._clock()
+        self._heard_of(found.id)
+
     def _found(self, branch: bytes, owner: str, number: int) -> Branch:
         found = self._open.get(branch) or self._ended.get(branch)
         if found is None:
@@ -136,7 +141,7 @@ class Work:
         return self._open_one(Branch(branch, owner, self._clock()))
 
     def _fenced(self, branch: bytes) -> BranchEnded:
-        log.info("branch %s is rolled back: what it did before is not here", branch.hex())
+        log.info("a branch is rolled back: what it did before is not here", extra=named(branch))
         return ended(branch, self._storage.rollback(branch))
 
     def _open_one(self, made: Branch) -> Branch:
@@ -179,10 +184,11 @@ class Work:
 
     def join(self, branch: bytes, owner: str) -> Branch:
         """The branch belongs to a transaction in which it was registered."""
-        self._heard_of(branch)
-        return self._open.get(branch) or self._open_one(
-            Branch(branch, owner, self._clock(), is_joined=True)
-        )
+        known = self._open.get(branch)
+        if known is None:
+            known = self._open_one(Branch(branch, owner, self._clock(), is_joined=True))
+        self._hear_of(known)
+        return known
 
     # --- Ends
 
@@ -267,10 +273,10 @@ class Work:
     def _vote(self, found: Branch, recovery: bytes, messages: int) -> Vote:
         if found.stored != messages:
             log.warning(
-                "branch %s has stored %d messages, not %d: it is rolled back",
-                found.id.hex(),
+                "a branch has stored %d messages, not %d: it is rolled back",
                 found.stored,
                 messages,
+                extra=named(found.id),
             )
             self._storage.rollback(found.id)
             return Vote.ROLLBACK
@@ -308,7 +314,7 @@ class Work:
             raise refused(owner, branch)
         if found.outcome is not Outcome.ACTIVE:
             raise ended(branch, found.outcome)
-        self._heard_of(branch)
+        self._hear_of(found)
         return found
 
     def find_or_begin(self, branch: bytes, owner: str) -> Branch:
@@ -348,6 +354,21 @@ class Work:
             names.remove(oldest)
         if not names:
             self._names.pop(oldest[:GTRID_BYTES], None)
+
+    def silent_since(self, time: float) -> list[bytes]:
+        """Branches at work of which nothing was heard since then, and that nobody works on."""
+        return [
+            found.id
+            for found in list(self._open.values())
+            if found.outcome is Outcome.ACTIVE
+            and not found.is_joined
+            and found.heard_at <= time
+            and not found.lock.locked()
+        ]
+
+    def give_up(self, branch: bytes) -> None:
+        """The branch is rolled back, if it is at work."""
+        give_up(self._storage, branch)
 
     def roll_back_running(self) -> int:
         """Everything that is at work is rolled back; how many branches that were."""
