@@ -34,6 +34,7 @@ from clients.terminal import (
 )
 from clients.written import FileSink, Sink, StreamSink
 from idl.mapping import InvalidValue
+from idl.mq import KEY_LENGTH
 
 STANDARD_INPUT = "-"
 BATCH = 1000
@@ -309,7 +310,7 @@ def get(
         sink = _sink(queue, output, jsonl, is_one=most == 1 or bool(key))
         named = connection.queue(queue)
         if key:
-            done = _get_key(connection, named, key, wait, sink)
+            done = _get_key(connection, named, _key(key), wait, sink)
         else:
             with progress(f"Getting from {queue}", most, time.monotonic) as shown:
                 done = 0
@@ -356,6 +357,13 @@ def _get_key(connection: Connection, queue: Queue, key: str, wait_s: float, sink
     return 1
 
 
+def _key(text: str) -> str:
+    """The key, whose leading zeros need not be typed."""
+    if not (text.isascii() and text.isdigit()) or len(text) > KEY_LENGTH:
+        raise typer.BadParameter(f"{text!r} is no key: a key has {KEY_LENGTH} digits")
+    return text.zfill(KEY_LENGTH)
+
+
 def _sink(queue: str, output: Path | None, is_json: bool, is_one: bool) -> Sink:
     if output is not None:
         return FileSink(output, queue)
@@ -397,10 +405,10 @@ def browse(
     def run(connection: Connection) -> int:
         named = connection.queue(queue)
         if key:
-            return _show_one(named, key, jsonl or as_json)
+            return _show_one(named, _key(key), jsonl or as_json)
         # One more than is shown, to know whether that was all.
         asked = limit + 1 if limit else None
-        found = named.browse(asked, after=after or None, group=group)
+        found = named.browse(asked, after=_key(after) if after else None, group=group)
         if jsonl:
             for message in itertools.islice(found, limit or None):
                 sys.stdout.write(f"{line_of(message)}\n")

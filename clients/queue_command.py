@@ -15,6 +15,7 @@ from clients.reaching import Place, Reach, at_node
 from clients.store_lines import counted
 from clients.terminal import (
     ExitCode,
+    complain,
     confirm,
     duration,
     print_json,
@@ -145,6 +146,10 @@ def delete(
     def run(place: Place) -> int:
         queues = Queues(place.orb, place.address)
         view = queues.one(queue)
+        if view.messages and not purge:
+            held = counted(view.messages, "message")
+            complain(f"{queue} holds {held} and was kept: get them, or add --purge")
+            return ExitCode.REFUSED
         _confirm_loss("Delete", view, yes)
         removed = queues.purge(queue) if purge else 0
         queues.delete(queue)

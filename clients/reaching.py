@@ -200,8 +200,15 @@ def answered(run: Callable[[], int]) -> int:
     try:
         return run()
     except _told() as raised:
-        complain(str(raised))
+        complain(_words(raised))
         return next(code for kinds, code in _rows() if isinstance(raised, kinds))
+
+
+def _words(raised: Exception) -> str:
+    queue = getattr(raised, "queue", None)
+    if queue is None:
+        return str(raised)
+    return f"{queue}: {inspect.cleandoc(type(raised).__doc__ or '')}"
 
 
 def _told() -> tuple[type[Exception], ...]:

@@ -149,7 +149,9 @@ def confirm(question: str, is_sure: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise typer.BadParameter("nobody is there to be asked: add --yes if this is meant")
-    typer.confirm(question, abort=True, err=True)
+    if not typer.confirm(question, err=True):
+        note("Nothing was changed.")
+        raise typer.Abort
 
 
 class Progress:

@@ -41,13 +41,11 @@ def test_what_nobody_said_comes_from_the_environment_then_the_file(
         (UnsafeSetting("unsafe"), ExitCode.USAGE),
         (BadFile("oncemq.toml:3: strange"), ExitCode.USAGE),
         (NotOne("nothing"), ExitCode.NOT_FOUND),
-        (mq.QueueNotFound("q"), ExitCode.NOT_FOUND),
         (errors.NotFound(), ExitCode.NOT_FOUND),
         (errors.ConnectionLost(), ExitCode.UNREACHABLE),
         (errors.Timeout(), ExitCode.UNREACHABLE),
         (system.TRANSIENT("away"), ExitCode.UNREACHABLE),
         (system.NO_PERMISSION("no"), ExitCode.REFUSED),
-        (mq.QueueInUse("q", 3), ExitCode.REFUSED),
         (errors.QueueFull(), ExitCode.REFUSED),
         (errors.NotAllowed(), ExitCode.REFUSED),
         (errors.RolledBack("why"), ExitCode.ROLLED_BACK),
@@ -66,6 +64,16 @@ def test_what_goes_wrong_is_a_sentence_and_a_code(
     assert answered(fail) == code
     out, err = capsys.readouterr()
     assert (out, err) == ("", f"oncemq: {raised}\n")
+
+
+def test_what_is_wrong_with_a_queue_begins_with_its_name(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fail() -> int:
+        raise mq.QueueNotFound("jobs")
+
+    assert answered(fail) == ExitCode.NOT_FOUND
+    assert capsys.readouterr().err.startswith("oncemq: jobs: There is no such queue; ")
 
 
 def test_a_fault_of_ours_is_not_taken_for_an_answer() -> None:
