@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -162,6 +163,30 @@ def test_more_calls_at_once_than_connections_wait_and_then_say_so() -> None:
     way = Endpoint(lambda deadline: Nested([], []), clock=lambda: 0.0, links_max=2)
     with pytest.raises(system.TRANSIENT, match="all 2 connections stayed busy"):
         way.call(request(False), 0.01)
+
+
+def test_whoever_waits_gets_the_connection_that_another_call_gives_back() -> None:
+    server = Server(*[ANSWER] * 400)
+    way = Endpoint(server, clock=lambda: 0.0, links_max=1)
+    meeting, failures = threading.Barrier(4), []
+
+    def call_often() -> None:
+        meeting.wait(20.0)
+        try:
+            for _ in range(100):
+                assert way.call(request(False), 20.0) is ANSWER
+        except system.SystemException as failed:
+            failures.append(failed)
+
+    threads = [threading.Thread(target=call_often) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20.0)
+    assert failures == []
+    assert len(server.links) == 1
+    way.close()
+    assert not server.links[0].is_open
 
 
 def test_a_closed_endpoint_lets_go_and_refuses() -> None:

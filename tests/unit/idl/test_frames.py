@@ -6,6 +6,7 @@ import socket
 import struct
 import threading
 import time
+import zlib
 from collections.abc import Iterator
 
 import pytest
@@ -130,6 +131,41 @@ def test_a_frame_is_refused_by_its_header_alone(pair: tuple[frames.Stream, frame
     sender.send(data[:40], soon())
     with pytest.raises(frames.Refused, match="message type 1"):
         receiver.receive(POLICY, soon())
+
+
+@pytest.mark.parametrize("name", [b"OMQX", b"OMQD"])
+def test_what_stands_beside_the_body_is_the_digest_and_the_transaction_only(
+    pair: tuple[frames.Stream, frames.Stream], name: bytes
+) -> None:
+    sender, receiver = pair
+    data = bytearray(frames.encode(frames.INVOKE, 0, KEY, b"body", b"context"))
+    data[0x34:0x38] = name
+    # The digest fits all that it covers when the foreign annotation is left out of it.
+    digest = zlib.crc32(b"body", zlib.crc32(bytes(data[:0x28])))
+    data[0x30:0x34] = digest.to_bytes(4)
+    sender.send(bytes(data), soon())
+    with pytest.raises(frames.Damaged):
+        receiver.receive(POLICY, soon())
+
+
+def test_nothing_is_waited_for_once_the_deadline_has_passed(
+    pair: tuple[frames.Stream, frames.Stream],
+) -> None:
+    _, receiver = pair
+    for deadline in (time.monotonic(), time.monotonic() - 0.01, 0.0):
+        begun = time.monotonic()
+        with pytest.raises(TimeoutError):
+            receiver.receive(POLICY, deadline)
+        assert time.monotonic() - begun < 2.0
+
+
+def test_each_wait_has_its_own_deadline(pair: tuple[frames.Stream, frames.Stream]) -> None:
+    _, receiver = pair
+    for wait_s in (0.05, 0.2, 0.001):
+        begun = time.monotonic()
+        with pytest.raises(TimeoutError, match="in time"):
+            receiver.receive(POLICY, begun + wait_s)
+        assert wait_s <= time.monotonic() - begun + frames.WAIT_S_MIN < wait_s + 2.0
 
 
 def test_a_frame_must_be_over_soon_after_it_has_begun(
