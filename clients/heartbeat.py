@@ -64,7 +64,9 @@ class Heartbeat:
                     return
                 due_s = min(leases.seconds_to_renewal() for leases in watched)
                 del watched
-                self._monitor.wait(max(due_s, retry_at - self._clock(), 0.0) or None)
+                pause_s = max(due_s, retry_at - self._clock())
+                if pause_s > 0:
+                    self._monitor.wait(pause_s)
                 due = [each for each in self._watched if each.seconds_to_renewal() <= 0]
             for leases in due:
                 with contextlib.suppress(system.SystemException), limited(CALL_S):
