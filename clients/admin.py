@@ -149,6 +149,8 @@ def _branch_view(info: mqBranchInfo) -> TransactionView:
     explanation = f"{info.stored} stored, {info.deleted} taken"
     if info.state is Status.PREPARED:
         explanation = f"in doubt: {explanation}; asks {info.coordinator}"
+    elif info.state is Status.ACTIVE:
+        explanation = f"at work: {explanation}"
     elif info.state in (Status.COMMITTED, Status.ROLLED_BACK):
         explanation = f"ended by hand: {explanation}"
     return TransactionView(

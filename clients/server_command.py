@@ -22,8 +22,8 @@ from clients.servers import NotStarted, Server
 from clients.terminal import ExitCode, complain, note, print_json, print_plain
 
 LOOK_S = 0.1
+NODE = "node"
 DEFAULT_NODE_PORT = 7411
-_CODES = frozenset(map(int, ExitCode)) - {ExitCode.OK}
 DEFAULT_COORDINATOR_PORT = 7410
 
 EXAMPLES = {
@@ -144,15 +144,14 @@ def up(
             more = ["--coordinator", deciding.address, *quiet]
             more += ["--storage", storage] if storage else []
             node = Server(
-                "node", "mqserver", ["--data", str(data / "node"), *more], f"127.0.0.1:{port}"
+                NODE, "mqserver", ["--data", str(data / "node"), *more], f"127.0.0.1:{port}"
             )
             node.start()
             _welcome(data, node, deciding, as_json)
             return _watch(node, deciding)
         except NotStarted as failed:
             complain(str(failed))
-            # Servers say by the same codes as this command what is wrong with their directory.
-            return failed.code if failed.code in _CODES else ExitCode.SERVER_ENDED
+            return _code_of(failed)
         except KeyboardInterrupt:
             note("Stopping ...")
             return ExitCode.OK
@@ -224,6 +223,13 @@ def _welcome(data: Path, node: Server, deciding: Server, as_json: bool) -> None:
     text.highlight_regex(r"(?m)^  (export|echo|oncemq|import|mq\.).*$", "cyan")
     print_plain(text, console)
     sys.stdout.flush()
+
+
+def _code_of(failed: NotStarted) -> int:
+    """A node says by the codes of this command what is wrong; a coordinator has its own."""
+    is_shared = failed.name == NODE or failed.code == ExitCode.USAGE
+    known = frozenset(map(int, ExitCode)) - {ExitCode.OK}
+    return failed.code if is_shared and failed.code in known else ExitCode.SERVER_ENDED
 
 
 def _watch(node: Server, deciding: Server) -> int:

@@ -23,6 +23,7 @@ class NotStarted(Exception):
 
     def __init__(self, name: str, code: int) -> None:
         super().__init__(f"the {name} did not start: see above (exit code {code})")
+        self.name = name
         self.code = code
 
 

@@ -151,6 +151,7 @@ def test_no_server_outlives_a_command_that_was_killed(up: Up) -> None:
 
 def test_a_second_one_on_the_same_directory_leaves_the_first_alone(up: Up) -> None:
     second = up.run("up", "--data", "data", "--port", "0")
-    assert second.returncode in (ExitCode.DAMAGED, ExitCode.IN_USE)
+    assert second.returncode == ExitCode.SERVER_ENDED
+    assert f"process {up.server('coordinator').pid}" in second.stderr
     assert "did not start: see above" in second.stderr
     assert up.run("put", "orders", "--text", "one").returncode == ExitCode.OK
