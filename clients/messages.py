@@ -49,23 +49,19 @@ class Key:
 
     __slots__ = ("_text", "_why")
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, why: str = "") -> None:
         self._text = text
-        self._why = ""
+        self._why = why
 
     @classmethod
     def pending(cls) -> Key:
         """A key that is not known yet."""
-        made = cls("")
-        made._why = _UNKNOWN
-        return made
+        return cls("", _UNKNOWN)
 
     @classmethod
     def untold(cls) -> Key:
         """The key of a message that is in its queue, which nobody can tell any more."""
-        made = cls("")
-        made._why = _NOT_TOLD
-        return made
+        return cls("", _NOT_TOLD)
 
     @property
     def is_known(self) -> bool:

@@ -195,8 +195,9 @@ class Transaction:
         raise TypeError("a transaction cannot be pickled: it belongs to the process that began it")
 
     def __del__(self) -> None:
-        # Nobody can end it any more; its nodes will notice the silence.
-        if self._deciding is not None and self._status is Outcome.ACTIVE and self._gtrid:
+        # Nobody can end it any more; its nodes will notice the silence, or ask.
+        is_over = self._status in (Outcome.COMMITTED, Outcome.ROLLED_BACK)
+        if self._deciding is not None and self._gtrid and not is_over:
             self._deciding.leases.ended(self._gtrid)
 
     # --- What queues and consumers use
