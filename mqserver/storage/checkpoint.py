@@ -163,7 +163,7 @@ class Checkpoint:
         content, start = pack_bundle(queue, entries, payloads)
         first = self._files.allocate(len(content))
         address = first * self._files.room + start
-        places = list(accumulate((entry.size for entry in entries[:-1]), initial=address))
+        places = list(accumulate([entry.size for entry in entries[:-1]], initial=address))
         account = Run(queue, len(content), len(entries))
         self._moves.append(_Move(entries, places, first, account))
         self._files.write(first, content, self._log.end_lsn)
@@ -252,7 +252,7 @@ class Checkpoint:
 
 
 def _bundles(entries: list[Entry]) -> Iterator[list[Entry]]:
-    ends = list(accumulate(entry.size for entry in entries))
+    ends = list(accumulate([entry.size for entry in entries]))
     start = begin = 0
     while start < len(entries):
         stop = max(start + 1, bisect_right(ends, begin + BUNDLE_BYTES))

@@ -146,7 +146,7 @@ class Payloads:
                 live = [known[key] for key in stored.keys if key in known]
                 inside = [entry for entry in live if entry.run == IN_LOG]
                 # An empty payload at the end of its record stands where the next one begins.
-                before.setdefault(stored.queue, []).extend(e for e in inside if e.place <= lsn)
+                before.setdefault(stored.queue, []).extend([e for e in inside if e.place <= lsn])
                 if rest := [entry for entry in inside if entry.place > lsn]:
                     behind.append(Stored(lsn, stored.queue, _keys_of(rest)))
         return before, behind
