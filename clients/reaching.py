@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from idl.settings import Settings
 
 DEFAULT_URL = "mq://127.0.0.1:7411"
+DEFAULT_PORT = 7411
 DEFAULT_TIMEOUT_S = 10.0
 SCHEME = "mq://"
 
@@ -142,7 +143,13 @@ def node_address(settings: "Settings") -> "Address":
     url = settings["client.url"]
     if not url.startswith(SCHEME):
         raise InvalidValue(f"{url} is no server that can be asked: write mq://HOST:PORT")
-    return Address.parse(url.removeprefix(SCHEME).rstrip("/"))
+    place = url.removeprefix(SCHEME).rstrip("/")
+    if place and ":" not in place.rpartition("]")[2]:
+        place = f"{place}:{DEFAULT_PORT}"
+    try:
+        return Address.parse(place)
+    except InvalidValue as wrong:
+        raise InvalidValue(f"url {url}: {wrong}; write mq://HOST:PORT") from wrong
 
 
 def with_connection(reach: Reach, run: Callable[["Connection"], int]) -> int:
@@ -162,6 +169,8 @@ def connection_of(settings: "Settings") -> "Connection":
     url, timeout_s = settings["client.url"], settings["client.timeout_s"]
     if not url.startswith(SCHEME):
         return connect(url, timeout=timeout_s)
+    # Before anything else, so that a wrong url is wrong usage.
+    node_address(settings)
     is_named = settings.origin("client.coordinator") != "default"
     return connect(
         url,

@@ -8,7 +8,7 @@ import pytest
 
 from clients import errors
 from clients.admin import NotOne
-from clients.reaching import Reach, answered, settled
+from clients.reaching import Reach, answered, node_address, settled
 from clients.terminal import ExitCode
 from idl import mq, system
 from idl.access import UnsafeSetting
@@ -32,6 +32,13 @@ def test_what_nobody_said_comes_from_the_environment_then_the_file(
     found = settled(Reach(config=file))
     assert (found["client.url"], found["client.timeout_s"]) == ("mq://environment:1", 7.0)
     assert settled(Reach(url="mq://flag:1", config=file))["client.url"] == "mq://flag:1"
+
+
+def test_a_port_need_not_be_said_and_a_wrong_url_says_how_to_write_one() -> None:
+    assert str(node_address(settled(Reach(url="mq://db.example")))) == "db.example:7411"
+    assert str(node_address(settled(Reach(url="mq://[::1]/")))) == "[::1]:7411"
+    with pytest.raises(InvalidValue, match="write mq://HOST:PORT"):
+        node_address(settled(Reach(url="mq://a:b")))
 
 
 @pytest.mark.parametrize(
