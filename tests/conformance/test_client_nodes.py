@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -295,3 +297,15 @@ def test_connections_to_the_same_directory_share_its_node(tmp_path: Path) -> Non
     first.close()
     assert emptied(second, "a") == [b"1", b"2"]
     second.close()
+
+
+def test_importing_the_client_brings_neither_servers_nor_terminal() -> None:
+    told = subprocess.run(
+        [sys.executable, "-c", "import oncemq, sys; print(*sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).resolve().parents[2],
+    )
+    roots = {name.partition(".")[0] for name in told.stdout.split()}
+    assert roots.isdisjoint({"mqserver", "coordinator", "Pyro5", "typer", "rich", "pyspark"})

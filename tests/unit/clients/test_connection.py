@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -88,20 +87,6 @@ def test_a_queue_has_a_name_that_a_queue_can_have() -> None:
         for name in ("", "a/b", "..", "x" * 129, "ä"):
             with pytest.raises(ValueError, match="queue name"):
                 mq.queue(name)
-
-
-def test_importing_the_client_brings_neither_servers_nor_terminal() -> None:
-    import subprocess
-
-    told = subprocess.run(
-        [sys.executable, "-c", "import oncemq, sys; print(*sys.modules)"],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=Path(__file__).resolve().parents[3],
-    )
-    roots = {name.partition(".")[0] for name in told.stdout.split()}
-    assert roots.isdisjoint({"mqserver", "coordinator", "Pyro5", "typer", "rich", "pyspark"})
 
 
 def test_every_public_name_can_be_had_from_the_front_door() -> None:
