@@ -137,10 +137,14 @@ class Server(Life):
 
 
 class Cluster:
-    """A coordinator and two nodes. `paths` are the addresses by which others go to them."""
+    """A coordinator and two nodes. `paths` are the addresses by which others go to them.
 
-    def __init__(self, folder: Path, chance: random.Random) -> None:
+    With the name of a bug (`planted.py`), all servers have it.
+    """
+
+    def __init__(self, folder: Path, chance: random.Random, bug: str | None = None) -> None:
         self.folder = folder
+        self._before = [] if bug is None else ["tests.integration.planted", bug]
         ports = {name: free_port(chance) for name in ("coordinator", "n1", "n2")}
         self.paths = {name: Address("127.0.0.1", port) for name, port in ports.items()}
         self._ports = ports
@@ -155,7 +159,7 @@ class Cluster:
         self.coordinator = Server(
             "coordinator",
             self._ports["coordinator"],
-            ["coordinator", *session, *self._advertised("coordinator")],
+            [*self._before, "coordinator", *session, *self._advertised("coordinator")],
             self.folder,
         )
         asked = ["--coordinator", str(self.paths["coordinator"])]
@@ -163,7 +167,7 @@ class Cluster:
             name: Server(
                 name,
                 self._ports[name],
-                ["mqserver", "--name", name, *asked, *self._advertised(name)],
+                [*self._before, "mqserver", "--name", name, *asked, *self._advertised(name)],
                 self.folder,
             )
             for name in ("n1", "n2")

@@ -1,19 +1,58 @@
-"""How long tests with real processes go on killing them, and with which seed.
+"""How long tests with real processes go on, with which seed, and with which planted bug.
 
-pytest tests/integration/test_kill_everything.py --kill-seconds 120 --kill-seed 7
+    pytest tests/integration/test_kill_everything.py --kill-seconds 120 --kill-seed 7
+    pytest tests/integration/test_kill_everything.py --kill-planted "prepared forgotten"
+
+With a planted bug (`planted.py`) a test passes when it finds it.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 
 _COUNTED = "kill test: "
+_SEED = 1
+
+
+@dataclass
+class KillOptions:
+    """What was asked for; and where to count."""
+
+    node: str
+    seconds: float | None
+    seed: int
+    bug: str | None
+    properties: list[tuple[str, object]]
+
+    def count(self, what: str, text: str) -> None:
+        """This is shown at the end of the run, whether the test passes or not."""
+        self.properties.append((_COUNTED + what, f"seed {self.seed}; {text}; seed {self.seed}"))
+
+    def replay(self, seconds: float) -> str:
+        """The command that does the same again."""
+        return f'pytest "{self.node}" --kill-seconds {seconds:g} --kill-seed {self.seed}'
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Adds the options; they are there when this folder is named."""
     parser.addoption("--kill-seconds", type=float, help="how long processes are killed under load")
     parser.addoption("--kill-seed", type=int, help="the seed of who is killed, and when")
+    parser.addoption("--kill-planted", help="the bug that all servers have, and that is found")
+
+
+@pytest.fixture
+def kill_options(request: pytest.FixtureRequest) -> KillOptions:
+    """The options, which do not exist where this folder was not named on the command line."""
+    get = request.config.getoption
+    return KillOptions(
+        node=request.node.nodeid,
+        seconds=get("--kill-seconds", None),
+        seed=get("--kill-seed", None) or _SEED,
+        bug=get("--kill-planted", None),
+        properties=request.node.user_properties,
+    )
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -21,6 +21,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.cluster import Cluster, Server, ended, stop_all
+from tests.integration.conftest import KillOptions
 from tests.integration.crew import Crew, Report, Worker
 
 SECONDS = 30.0
@@ -36,7 +37,6 @@ FROZEN_S = (0.02, 0.3)
 DOWN_S = (0.0, 0.3)
 KINDS = ("n1", "n2", "coordinator", "client")
 KILLS_MIN = 5
-DEFAULT_SEED = 1
 
 
 class Killer:
@@ -112,13 +112,11 @@ def _has_enough(killer: Killer) -> bool:
 
 @pytest.mark.timeout(0)
 def test_every_message_is_once_where_it_must_be_whoever_is_killed(
-    tmp_path: Path, request: pytest.FixtureRequest
+    tmp_path: Path, kill_options: KillOptions
 ) -> None:
-    seconds = float(request.config.getoption("--kill-seconds", None) or SECONDS)
-    seed = int(request.config.getoption("--kill-seed", None) or DEFAULT_SEED)
-    repeat = f'pytest "{request.node.nodeid}" --kill-seconds {seconds:g} --kill-seed {seed}'
+    seconds, seed = kill_options.seconds or SECONDS, kill_options.seed
     chance = random.Random(seed)
-    cluster = Cluster(tmp_path, chance)
+    cluster = Cluster(tmp_path, chance, kill_options.bug)
     cluster.start()
     crew = Crew(cluster, seed)
     killer = Killer(crew, chance)
@@ -132,9 +130,12 @@ def test_every_message_is_once_where_it_must_be_whoever_is_killed(
         report = _heal_and_judge(crew)
         cluster.stop()
     kills = ", ".join(f"{killer.kills[kind]} of {kind}" for kind in KINDS)
-    text = f"seed {seed}, {seconds:g} s; kills: {kills}; {report.text()}; seed {seed}"
-    request.node.user_properties.append(("kill test: killed", text))
-    report.check(repeat, tmp_path)
+    text = f"{seconds:g} s; kills: {kills}; {report.text()}"
+    kill_options.count("killed", text)
+    if kill_options.bug is not None:
+        assert report.complaints, f"{kill_options.bug} was not found: {text}"
+        return
+    report.check(kill_options.replay(seconds), tmp_path)
     assert _has_enough(killer), f"too little was killed: {text}"
     assert report.over_two_nodes >= 100, f"too little has happened: {text}"
 

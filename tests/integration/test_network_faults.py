@@ -17,12 +17,12 @@ import pytest
 
 from idl.orb import frames
 from tests.integration.cluster import Cluster, ended, free_port, stop_all
+from tests.integration.conftest import KillOptions
 from tests.integration.crew import Crew, Report
 from tests.integration.fault_proxy import WEIGHTS, FaultProxy, renumbered
 
 SECONDS = 15.0
 SECONDS_MORE = 30.0
-DEFAULT_SEED = 1
 FAULTS_MIN = 200
 SEED_STEP = 1000
 
@@ -34,13 +34,11 @@ def _has_enough(proxies: list[FaultProxy]) -> bool:
 
 @pytest.mark.timeout(0)
 def test_every_message_is_once_where_it_must_be_whatever_the_network_does(
-    tmp_path: Path, request: pytest.FixtureRequest
+    tmp_path: Path, kill_options: KillOptions
 ) -> None:
-    seconds = float(request.config.getoption("--kill-seconds", None) or SECONDS)
-    seed = int(request.config.getoption("--kill-seed", None) or DEFAULT_SEED)
-    repeat = f'pytest "{request.node.nodeid}" --kill-seconds {seconds:g} --kill-seed {seed}'
+    seconds, seed = kill_options.seconds or SECONDS, kill_options.seed
     chance = random.Random(seed)
-    cluster = Cluster(tmp_path, chance)
+    cluster = Cluster(tmp_path, chance, kill_options.bug)
     proxies = [
         FaultProxy(free_port(chance), address, seed * SEED_STEP + number)
         for number, address in enumerate(cluster.paths.values())
@@ -65,9 +63,12 @@ def test_every_message_is_once_where_it_must_be_whatever_the_network_does(
     faults = sum((proxy.faults for proxy in proxies), Counter[str]())
     told = ", ".join(f"{faults[kind]} {kind}" for kind in WEIGHTS)
     passed = sum(proxy.frames for proxy in proxies)
-    text = f"seed {seed}, {seconds:g} s; of {passed} frames {told}; {report.text()}; seed {seed}"
-    request.node.user_properties.append(("kill test: faults", text))
-    report.check(repeat, tmp_path)
+    text = f"{seconds:g} s; of {passed} frames {told}; {report.text()}"
+    kill_options.count("faults", text)
+    if kill_options.bug is not None:
+        assert report.complaints, f"{kill_options.bug} was not found: {text}"
+        return
+    report.check(kill_options.replay(seconds), tmp_path)
     assert _has_enough(proxies), f"too few faults: {text}"
     assert report.over_two_nodes >= 50, f"too little has happened: {text}"
 

@@ -1,0 +1,92 @@
+"""Servers with a bug in them, which the tests with real processes must find.
+
+    python -m tests.integration.planted BUG mqserver --data DIR …
+    pytest tests/integration/test_kill_everything.py --kill-planted "prepared forgotten"
+
+The product has no switch for this: the program is patched in the process that runs it.
+"""
+
+from __future__ import annotations
+
+import runpy
+import secrets
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from coordinator.decision_log import DecisionLog
+from mqserver.node import Node
+from mqserver.storage.format import RecordKind, unpack_body
+from mqserver.transactions.alone import Alone
+from mqserver.transactions.requests import Branch
+from mqserver.transactions.work import Work
+
+
+def _carry_out_again() -> None:
+    """A call without a transaction that is repeated is carried out again."""
+    carry_out = Alone.carry_out
+
+    def always(self: Alone, request_id: bytes, owner: str, act: Callable[[bytes], Any]) -> Any:
+        return carry_out(self, secrets.token_bytes(16), owner, act)
+
+    _patch(Alone, "carry_out", always)
+
+
+def _forget_prepared() -> None:
+    """A restart rolls back what was prepared."""
+    start = Node.start
+
+    def forgetting(self: Node) -> None:
+        for info in self.storage.branches():
+            self.storage.rollback(info.branch)
+        start(self)
+
+    _patch(Node, "start", forgetting)
+
+
+def _let_late_work_in() -> None:
+    """A branch whose first requests were lost in a restart goes on as if nothing had happened."""
+    begin = Work._begin
+
+    def beginning(self: Work, branch: bytes, owner: str, number: int) -> Branch:
+        found = begin(self, branch, owner, 1)
+        found.number = number - 1
+        return found
+
+    _patch(Work, "_begin", beginning)
+
+
+def _forget_decisions() -> None:
+    """A restart of the coordinator does not see what was decided."""
+
+    def reading(self: DecisionLog) -> None:
+        for record in self._log.records(self._log.control.restart_lsn):
+            if record.kind is not RecordKind.DECISION:
+                self.ledger.apply(record.kind, unpack_body(record.body, "a record")[0])
+
+    _patch(DecisionLog, "_read", reading)
+
+
+def _patch(where: Any, name: str, what: Any) -> None:
+    assert hasattr(where, name), f"{where} has no {name} any more"
+    setattr(where, name, what)
+
+
+BUGS: dict[str, Callable[[], None]] = {
+    "call repeated": _carry_out_again,
+    "prepared forgotten": _forget_prepared,
+    "late work": _let_late_work_in,
+    "decision forgotten": _forget_decisions,
+}
+
+
+def main() -> None:
+    """Runs the program with the bug in it, as if it had been started itself."""
+    bug, program = sys.argv[1:3]
+    BUGS[bug]()
+    sys.argv[1:3] = []
+    runpy.run_module(program, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()
