@@ -36,6 +36,7 @@ from mqserver.transactions.requests import status_of
 log = logging.getLogger("oncemq.node")
 
 F = TypeVar("F", bound=Callable[..., Any])
+S = TypeVar("S")
 
 UNSIGNED_LONG_MAX = 2**32 - 1
 NOWHEN = mqTimestamp(0, 0)
@@ -134,18 +135,28 @@ def taken_of(messages: Sequence[Message]) -> mqTaken:
     keys, payloads, digests, priorities, groups, times, senders, attributes = zip(
         *messages, strict=True
     )
-    return mqTaken(
-        key_texts(keys),
-        mqBatch(
-            payloads,
-            digests,
-            priorities if any(priorities) else (),
-            groups if any(groups) else (),
-            _timestamps(times),
-            senders if any(senders) else (),
-            tuple([_attribs(pairs) for pairs in attributes]) if any(attributes) else (),
-        ),
+    batch = _made(
+        mqBatch,
+        payloads,
+        digests,
+        priorities if any(priorities) else (),
+        groups if any(groups) else (),
+        _timestamps(times),
+        senders if any(senders) else (),
+        tuple([_attribs(pairs) for pairs in attributes]) if any(attributes) else (),
     )
+    return _made(mqTaken, key_texts(keys), batch)
+
+
+def _made(kind: type[S], *values: object) -> S:
+    """A struct of values that were checked when they came in, so that they are not checked again.
+
+    That is most of what a get costs, and whoever reads the answer checks it all the same.
+    """
+    made = object.__new__(kind)
+    for name, value in zip(kind.__slots__, values, strict=True):  # type: ignore[attr-defined]
+        object.__setattr__(made, name, value)
+    return made
 
 
 NOTHING_TAKEN = mqTaken((), mqBatch((), (), (), (), (), (), ()))
@@ -178,7 +189,8 @@ def _timestamps(times: Sequence[int]) -> tuple[mqTimestamp, ...]:
     for time_us in times:
         if time_us != last:
             seconds, rest = divmod(time_us, USEC_PER_SEC)
-            last, made = time_us, mqTimestamp(min(max(seconds, 0), UNSIGNED_LONG_MAX), rest)
+            seconds = min(max(seconds, 0), UNSIGNED_LONG_MAX)
+            last, made = time_us, _made(mqTimestamp, seconds, rest)
         result.append(made)
     return tuple(result)
 
