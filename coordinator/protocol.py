@@ -332,15 +332,10 @@ def _heuristic_rollback(transaction: Transaction, event: Event) -> tuple[Transac
 
 
 def _tell_everybody(transaction: Transaction, event: Event) -> tuple[Transaction, Effects]:
-    told = tuple(
-        [
-            Effect(Act.SEND_COMMIT, p.number)
-            for p in transaction.participants
-            if p.place is Place.PREPARED
-        ]
-    )
-    if not told:
+    prepared = [p.number for p in transaction.participants if p.place is Place.PREPARED]
+    if not prepared:
         return _finish(transaction, Status.COMMITTED)
+    told = tuple([Effect(Act.SEND_COMMIT, number) for number in prepared])
     return _turned(transaction, Status.COMMITTING, transaction.participants), told
 
 
@@ -437,16 +432,13 @@ def _outstanding(transaction: Transaction) -> list[int]:
 
 
 def _find(transaction: Transaction, number: int) -> Participant | None:
-    for participant in transaction.participants:
-        if participant.number == number:
-            return participant
-    return None
+    return next((p for p in transaction.participants if p.number == number), None)
 
 
 def _put(transaction: Transaction, changed: Participant) -> Transaction:
-    number = changed.number
-    everybody = [changed if p.number == number else p for p in transaction.participants]
-    return _turned(transaction, transaction.status, tuple(everybody))
+    number, before = changed.number, transaction.participants
+    everybody = tuple([changed if p.number == number else p for p in before])
+    return _turned(transaction, transaction.status, everybody)
 
 
 def _put_at(transaction: Transaction, number: int, place: Place) -> Transaction:

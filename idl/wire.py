@@ -7,7 +7,7 @@ image, which `marshal.py` has made plain before they come here.
 
 from __future__ import annotations
 
-import threading
+from collections import deque
 from typing import Any
 
 import msgpack
@@ -23,7 +23,7 @@ UNITS_PER_CONTAINER = 8
 ELEMENTS_MAX = 1_000_000
 # Up to this size, what a body announces and does not hold cannot amount to much.
 TRUSTED_BYTES_MAX = 1024
-# What a thread may keep of its last message, so as not to ask for memory with each.
+# A packer keeps the memory of its longest message; beyond this it is not used again.
 KEPT_BYTES_MAX = 64 * 1024
 
 
@@ -31,21 +31,19 @@ class Unreadable(ValueError):
     """A body is not what it should be: not msgpack, a foreign extension, or of the wrong form."""
 
 
-class _Packing(threading.local):
-    """A packer for each thread: to make one takes longer than to pack a call with it."""
-
-    def __init__(self) -> None:
-        self.packer = msgpack.Packer(use_bin_type=True)
-
-
-_PACKING = _Packing()
+# Packers that nobody uses now: to make one takes longer than to pack a call with it.
+_PACKERS: deque[msgpack.Packer] = deque()
 
 
 def pack(plain: Any) -> bytes:
     """The bytes of plain values."""
-    packed: bytes = _PACKING.packer.pack(plain)
-    if len(packed) > KEPT_BYTES_MAX:
-        _PACKING.packer = msgpack.Packer(use_bin_type=True)
+    try:
+        packer = _PACKERS.pop()
+    except IndexError:
+        packer = msgpack.Packer(use_bin_type=True)
+    packed: bytes = packer.pack(plain)
+    if len(packed) <= KEPT_BYTES_MAX:
+        _PACKERS.append(packer)
     return packed
 
 

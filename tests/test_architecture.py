@@ -115,7 +115,8 @@ LAYERS = {
     "clients.branches":                 "clients.nodes clients.messages clients.structs "
                                         f"clients.errors {CALLS} idl.proxies idl.otids",
     "clients.nodes":                    f"clients.errors {CALLS} idl.proxies",
-    "clients.deciding":                 f"clients.leases clients.errors {CALLS} idl.otids",
+    "clients.deciding":                 f"clients.leases clients.errors {CALLS} idl.otids "
+                                        "idl.proxies",
     "clients.heartbeat":                f"clients.leases {CALLS}",
     "clients.leases":                   f"{WORDS} idl.otids",
     "clients.embedded":                 "clients.memory_disk clients.errors mqserver.* "
