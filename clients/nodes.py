@@ -112,6 +112,11 @@ class Node:
                 lost = again
                 if again.completed is not system.Completion.NO:
                     completed = again.completed
+            except system.SystemException as refused:
+                if refused.completed is not system.Completion.NO:
+                    raise
+                # This attempt did nothing, but what those before it did is still not known.
+                raise type(refused)(refused.reason, completed) from lost
             else:
                 self._has_answered = True
                 return answer

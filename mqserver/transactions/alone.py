@@ -10,9 +10,9 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from mqserver.errors import BranchEnded
-from mqserver.storage.contract import Storage
-from mqserver.transactions.requests import Done, WorkLimits, give_up, refused
+from mqserver.errors import BranchEnded, StorageError
+from mqserver.storage.contract import Outcome, Storage
+from mqserver.transactions.requests import Done, WorkLimits, ended, give_up, refused
 
 PREFIX = b"auto"
 
@@ -68,10 +68,19 @@ class Alone:
                 self._storage.rollback(branch)
         except BranchEnded:
             raise
-        except BaseException:
+        except BaseException as failed:
             give_up(self._storage, branch)
+            if self._was_committed(branch):
+                # It was carried out before a restart, and perhaps that is why it fails now.
+                raise ended(branch, Outcome.COMMITTED) from failed
             raise
         return done
+
+    def _was_committed(self, branch: bytes) -> bool:
+        try:
+            return self._storage.outcome(branch) is Outcome.COMMITTED
+        except StorageError:
+            return False
 
     def _remember(self, request_id: bytes, known: _Call) -> None:
         assert known.done is not None

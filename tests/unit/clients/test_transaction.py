@@ -16,6 +16,7 @@ from clients.errors import (
 from clients.transaction import Outcome
 from idl import system
 from idl.mq import QueueFull
+from mqserver.storage.contract import QueueSettings
 from tests.unit.clients.lossy_node import AFTER, BEFORE, LATE, LossyHome
 
 
@@ -87,6 +88,15 @@ def test_an_answer_that_stays_lost_is_asked_for_at_the_node(home: LossyHome) -> 
     assert tx.status is Outcome.COMMITTED
     # Not for longer: the node may forget, and would then carry it out anew.
     assert home.clock.time - begun <= 11
+    assert payloads(home) == [b"x"]
+
+
+def test_a_refusal_of_the_repetition_says_nothing_about_the_first_attempt(home: LossyHome) -> None:
+    # As when the login of the new connection was damaged on its way.
+    home.plan("pushDown", AFTER, system.NO_PERMISSION("not let in", system.Completion.NO))
+    with home.begin() as tx:
+        home.queue("q").put(b"x")
+    assert tx.status is Outcome.COMMITTED
     assert payloads(home) == [b"x"]
 
 
@@ -225,6 +235,28 @@ def test_a_put_that_is_never_answered_is_unknown(home: LossyHome) -> None:
     with pytest.raises(OutcomeUnknown, match="look into the queue") as told:
         home.queue("q").put(b"x")
     assert told.value.otid == ""
+
+
+def test_a_put_whose_repetition_is_refused_is_unknown(home: LossyHome) -> None:
+    home.plan("putMany", AFTER, system.NO_PERMISSION("not let in", system.Completion.NO))
+    with pytest.raises(OutcomeUnknown):
+        home.queue("q").put(b"x")
+    assert payloads(home) == [b"x"]
+
+
+def test_a_put_whose_repetition_finds_the_queue_full_was_carried_out(home: LossyHome) -> None:
+    home.server.queues.create("q", QueueSettings(messages_max=1))
+    home.plan("putMany", AFTER)
+    sleep = home.clock.sleep
+
+    def restart(seconds: float) -> None:
+        sleep(seconds)
+        home.restart()
+
+    home.node().sleep = restart
+    key = home.queue("q").put(b"x")
+    assert payloads(home) == [b"x"]
+    assert not key.is_known
 
 
 def test_a_put_that_never_arrived_was_not_carried_out(home: LossyHome) -> None:
