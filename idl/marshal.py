@@ -199,6 +199,14 @@ def write_exception(raised: UserException | system.SystemException, references: 
     return (repository_id(kind), _structure_writer(kind)(raised, references))
 
 
+def doubted(plain: Any) -> Any:
+    """The written exception, told after an attempt of which nobody knows what it has done."""
+    match plain:
+        case (str() as name, (reason, system.Completion.NO.name)) if name in _SYSTEM_EXCEPTIONS:
+            return (name, (reason, system.Completion.MAYBE.name))
+    return plain
+
+
 def read_exception(
     plain: object, declared: dict[str, type[UserException]], references: References
 ) -> Exception:

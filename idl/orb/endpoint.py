@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Protocol
 
 from idl import system
 from idl.dispatch import Answer
+from idl.marshal import doubted
 
 
 class Request(NamedTuple):
@@ -178,12 +179,16 @@ class Endpoint:
         if not request.idempotent and lost.completed is not system.Completion.NO:
             raise lost
         try:
-            return self._attempt(pool, request, deadline, max(deadline - self._clock(), 0.0))
+            answer = self._attempt(pool, request, deadline, max(deadline - self._clock(), 0.0))
         except system.SystemException as failed:
             if failed.completed is system.Completion.NO:
                 # The second attempt did nothing, but what the first one did is still not known.
                 raise type(failed)(failed.reason, lost.completed) from lost
             raise
+        if answer.is_exception and lost.completed is not system.Completion.NO:
+            # The same, told by the server.
+            return Answer(doubted(answer.plain), is_exception=True)
+        return answer
 
     def _attempt(self, pool: _Pool, request: Request, deadline: float, timeout_s: float) -> Answer:
         link = _usable(pool)

@@ -9,6 +9,7 @@ import pytest
 
 from idl import system
 from idl.dispatch import Answer
+from idl.marshal import read_exception, write_exception
 from idl.orb.endpoint import Endpoint, Request
 
 Event = Answer | system.SystemException
@@ -16,6 +17,19 @@ ANSWER = Answer("done")
 LOST = system.COMM_FAILURE("lost", system.Completion.MAYBE)
 NEVER_LEFT = system.COMM_FAILURE("lost", system.Completion.NO)
 LATE = system.TIMEOUT("late", system.Completion.MAYBE)
+
+
+class NoReferences:
+    """For answers that name no object."""
+
+    def export(self, target: object, interface: type) -> str:
+        raise AssertionError
+
+    def resolve(self, name: str, interface: type) -> object:
+        raise AssertionError
+
+
+NO_REFERENCES = NoReferences()
 
 
 class ScriptedLink:
@@ -105,6 +119,22 @@ def test_a_second_loss_is_told() -> None:
     with pytest.raises(system.COMM_FAILURE):
         endpoint(server).call(request(idempotent=True), 1.0)
     assert len(server.sent) == 2
+
+
+@pytest.mark.parametrize(
+    ("first", "completed"),
+    [(LOST, system.Completion.MAYBE), (NEVER_LEFT, system.Completion.NO)],
+    ids=["whose answer was lost", "that never left"],
+)
+def test_a_repeat_that_is_refused_says_nothing_about_a_first_attempt(
+    first: system.COMM_FAILURE, completed: system.Completion
+) -> None:
+    busy = system.TRANSIENT("about to stop", system.Completion.NO)
+    server = Server(first, Answer(write_exception(busy, NO_REFERENCES), is_exception=True))
+    answer = endpoint(server).call(request(idempotent=True), 1.0)
+    told = read_exception(answer.plain, {}, NO_REFERENCES)
+    assert isinstance(told, system.TRANSIENT)
+    assert told.completed is completed
 
 
 def test_a_repeat_that_finds_nobody_does_not_hide_what_the_first_attempt_may_have_done() -> None:
