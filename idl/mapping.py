@@ -173,7 +173,7 @@ class SequenceOf:
     def check(self, value: object, where: str) -> None:
         if type(value) is not tuple:
             raise _invalid(where, value, "is not a tuple")
-        if not _checks_fast(self.element, value):
+        if value and not _checks_fast(self.element, value):
             for position, element in enumerate(value):
                 self.element.check(element, f"{where}[{position}]")
 
@@ -273,6 +273,11 @@ def _checks_fast(element: IdlType, values: tuple[object, ...]) -> bool:
         case Integer(low=low, high=high) if kinds == {int}:
             numbers = typing.cast("tuple[int, ...]", values)
             return low <= min(numbers) and max(numbers) <= high
+        case Text(bound=bound) if kinds == {str}:
+            texts = typing.cast("tuple[str, ...]", values)
+            whole = "".join(texts)
+            is_short = bound is None or max(map(len, texts)) <= bound
+            return is_short and whole.isascii() and "\0" not in whole
         case Structure(python=python):
             return kinds <= {python}
     return not values
@@ -289,14 +294,15 @@ def struct(scope: str = "") -> Callable[[type[T]], type[T]]:
         own_check = python.__dict__.get("__post_init__")
 
         def check_fields(self: object) -> None:
-            for name, idl_type in fields_of(type(self)):
-                idl_type.check(getattr(self, name), f"{type(self).__name__}.{name}")
+            for name, check, where in _checks_of(type(self)):
+                check(getattr(self, name), where)
             if own_check is not None:
                 own_check(self)
 
         python.__post_init__ = check_fields  # type: ignore[attr-defined]
         made = dataclass(frozen=True, slots=True)(python)
         made.__idl_scope__ = scope  # type: ignore[attr-defined]
+        made.__idl_own_check__ = own_check  # type: ignore[attr-defined]
         return made
 
     return make
@@ -308,8 +314,8 @@ class UserException(Exception):
     __idl_scope__: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
-        for name, idl_type in fields_of(type(self)):
-            idl_type.check(getattr(self, name), f"{type(self).__name__}.{name}")
+        for name, check, where in _checks_of(type(self)):
+            check(getattr(self, name), where)
 
     def __reduce__(self) -> tuple[type[UserException], tuple[object, ...]]:
         return type(self), field_values(self)
@@ -378,6 +384,26 @@ def fields_of(python: type) -> tuple[tuple[str, IdlType], ...]:
         known = tuple((name, type_of(hints[name])) for name in names)
         python.__idl_fields__ = known  # type: ignore[attr-defined]
     return known
+
+
+def _checks_of(python: type) -> tuple[tuple[str, Callable[[object, str], None], str], ...]:
+    """The checks of a struct's fields, and how each field is called when it is refused."""
+    try:
+        known: tuple[tuple[str, Callable[[object, str], None], str], ...]
+        known = python.__dict__["__idl_checks__"]
+    except KeyError:
+        known = tuple(
+            (name, idl_type.check, f"{python.__name__}.{name}")
+            for name, idl_type in fields_of(python)
+        )
+        python.__idl_checks__ = known  # type: ignore[attr-defined]
+    return known
+
+
+def own_check_of(python: type) -> Callable[[object], None] | None:
+    """What a struct checks beyond the types of its fields."""
+    found: Callable[[object], None] | None = python.__dict__.get("__idl_own_check__")
+    return found
 
 
 def field_values(value: object) -> tuple[object, ...]:

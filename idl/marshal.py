@@ -21,6 +21,7 @@ from idl import system
 from idl.mapping import (
     Enumeration,
     IdlType,
+    Integer,
     InvalidValue,
     ObjectReference,
     Operation,
@@ -30,10 +31,13 @@ from idl.mapping import (
     field_values,
     fields_of,
     operations_of,
+    own_check_of,
     repository_id,
 )
 
 REASON_LENGTH_MAX = 2000
+# From so many on, structures are worth reading field by field.
+COLUMN_MIN = 8
 
 
 class References(Protocol):
@@ -281,6 +285,7 @@ def _sequence_codec(element: IdlType) -> Codec:
     write_element, read_element = codec.write, codec.read
     if write_element is None or read_element is None:
         return Codec(None, None)
+    read_column = _column_reader(element)
 
     def write(values: Any, references: References) -> Any:
         return tuple([write_element(value, references) for value in values])
@@ -288,9 +293,47 @@ def _sequence_codec(element: IdlType) -> Codec:
     def read(plain: Any, references: References) -> Any:
         if type(plain) is not tuple:
             raise InvalidValue(f"{type(plain).__name__} in place of a sequence")
+        if len(plain) >= COLUMN_MIN and (column := read_column(plain)) is not None:
+            return column
         return tuple([read_element(part, references) for part in plain])
 
     return Codec(write, read)
+
+
+def _column_reader(element: IdlType) -> Callable[[tuple[Any, ...]], tuple[Any, ...] | None]:
+    """Reads many structures of numbers at once; None where the long way has to say what is wrong.
+
+    Each number is checked as the structure itself would, only all of a field together.
+    """
+    if not isinstance(element, Structure):
+        return lambda plain: None
+    new, python = object.__new__, element.python
+    fields = fields_of(python)
+    if not fields or not all(isinstance(idl_type, Integer) for _, idl_type in fields):
+        return lambda plain: None
+    checks = [SequenceOf(idl_type).check for _, idl_type in fields]
+    setters = [getattr(python, name).__set__ for name, _ in fields]
+    own_check = own_check_of(python)
+
+    def read(plain: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        if set(map(type, plain)) != {tuple} or set(map(len, plain)) != {len(fields)}:
+            return None
+        columns = list(zip(*plain, strict=True))
+        try:
+            for check, column in zip(checks, columns, strict=True):
+                check(column, "")
+            made: tuple[Any, ...] = tuple([new(python) for _ in plain])
+            for setter, column in zip(setters, columns, strict=True):
+                for value, number in zip(made, column, strict=True):
+                    setter(value, number)
+            if own_check is not None:
+                for value in made:
+                    own_check(value)
+        except InvalidValue:
+            return None
+        return made
+
+    return read
 
 
 # A structure is made of structures, and an exception of them too; each is worked out once.
