@@ -2,6 +2,7 @@
 
     pytest tests/integration/test_kill_everything.py --kill-seconds 120 --kill-seed 7
     pytest tests/integration/test_kill_everything.py --kill-planted "prepared forgotten"
+    pytest tests/integration/test_kill_everything.py --kill-faults      on a faulty network as well
 
 With a planted bug (`planted.py`) a test passes when it finds it.
 """
@@ -24,6 +25,7 @@ class KillOptions:
     seconds: float | None
     seed: int
     bug: str | None
+    has_faults: bool
     properties: list[tuple[str, object]]
 
     def count(self, what: str, text: str) -> None:
@@ -32,13 +34,15 @@ class KillOptions:
 
     def replay(self, seconds: float) -> str:
         """The command that does the same again."""
-        return f'pytest "{self.node}" --kill-seconds {seconds:g} --kill-seed {self.seed}'
+        faults = " --kill-faults" if self.has_faults else ""
+        return f'pytest "{self.node}" --kill-seconds {seconds:g} --kill-seed {self.seed}{faults}'
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Adds the options; they are there when this folder is named."""
     parser.addoption("--kill-seconds", type=float, help="how long processes are killed under load")
     parser.addoption("--kill-seed", type=int, help="the seed of who is killed, and when")
+    parser.addoption("--kill-faults", action="store_true", help="the network is faulty as well")
     parser.addoption("--kill-planted", help="the bug that all servers have, and that is found")
 
 
@@ -51,6 +55,7 @@ def kill_options(request: pytest.FixtureRequest) -> KillOptions:
         seconds=get("--kill-seconds", None),
         seed=get("--kill-seed", None) or _SEED,
         bug=get("--kill-planted", None),
+        has_faults=bool(get("--kill-faults", None)),
         properties=request.node.user_properties,
     )
 

@@ -29,6 +29,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from idl.call import Address
+from tests.integration.cluster import Cluster, free_port
 
 HEADER_BYTES = 40
 SEQ_AT, LENGTHS_AT, DIGEST_AT, BESIDE_AT = 0x0A, 0x0C, 0x30, 0x34
@@ -49,6 +50,7 @@ STALL_S = 1.5
 LATE_S = 2.0
 SWALLOW_S = 6.0
 CONNECT_S = 5.0
+SEED_STEP = 1000
 
 
 @dataclass(eq=False)
@@ -210,6 +212,15 @@ class FaultProxy:
                 seq = struct.unpack_from("!H", login, SEQ_AT)[0] + 1
                 sock.sendall(renumbered(frame, seq))
                 _read_frame(sock)
+
+
+def proxies_before(cluster: Cluster, chance: random.Random, seed: int) -> list[FaultProxy]:
+    """One before each server of a cluster that has not been started; nobody goes another way."""
+    made = []
+    for number, (name, address) in enumerate(list(cluster.paths.items())):
+        made.append(FaultProxy(free_port(chance), address, seed * SEED_STEP + number))
+        cluster.route(name, made[-1].address)
+    return made
 
 
 def renumbered(frame: bytes, seq: int) -> bytes:

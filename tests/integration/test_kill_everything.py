@@ -23,6 +23,7 @@ import pytest
 from tests.integration.cluster import Cluster, Server, ended, stop_all
 from tests.integration.conftest import KillOptions
 from tests.integration.crew import Crew, Report, Worker
+from tests.integration.fault_proxy import proxies_before
 
 SECONDS = 30.0
 # So much longer it goes on where the machine is slow and not enough has happened.
@@ -117,18 +118,25 @@ def test_every_message_is_once_where_it_must_be_whoever_is_killed(
     seconds, seed = kill_options.seconds or SECONDS, kill_options.seed
     chance = random.Random(seed)
     cluster = Cluster(tmp_path, chance, kill_options.bug)
+    proxies = proxies_before(cluster, chance, seed) if kill_options.has_faults else []
     cluster.start()
     crew = Crew(cluster, seed)
     killer = Killer(crew, chance)
     with ended(*cluster.servers, *crew.workers):
         crew.start()
         begun = time.monotonic()
+        for proxy in proxies:
+            proxy.is_faulty = True
         while time.monotonic() < begun + seconds or (
             time.monotonic() < begun + seconds + SECONDS_MORE and not _has_enough(killer)
         ):
             killer.strike()
+        for proxy in proxies:
+            proxy.heal()
         report = _heal_and_judge(crew)
         cluster.stop()
+    for proxy in proxies:
+        proxy.close()
     kills = ", ".join(f"{killer.kills[kind]} of {kind}" for kind in KINDS)
     text = f"{seconds:g} s; kills: {kills}; {report.text()}"
     kill_options.count("killed", text)

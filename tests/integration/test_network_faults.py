@@ -16,15 +16,14 @@ from pathlib import Path
 import pytest
 
 from idl.orb import frames
-from tests.integration.cluster import Cluster, ended, free_port, stop_all
+from tests.integration.cluster import Cluster, ended, stop_all
 from tests.integration.conftest import KillOptions
 from tests.integration.crew import Crew, Report
-from tests.integration.fault_proxy import WEIGHTS, FaultProxy, renumbered
+from tests.integration.fault_proxy import WEIGHTS, FaultProxy, proxies_before, renumbered
 
 SECONDS = 15.0
 SECONDS_MORE = 30.0
 FAULTS_MIN = 200
-SEED_STEP = 1000
 
 
 def _has_enough(proxies: list[FaultProxy]) -> bool:
@@ -39,12 +38,7 @@ def test_every_message_is_once_where_it_must_be_whatever_the_network_does(
     seconds, seed = kill_options.seconds or SECONDS, kill_options.seed
     chance = random.Random(seed)
     cluster = Cluster(tmp_path, chance, kill_options.bug)
-    proxies = [
-        FaultProxy(free_port(chance), address, seed * SEED_STEP + number)
-        for number, address in enumerate(cluster.paths.values())
-    ]
-    for name, proxy in zip(list(cluster.paths), proxies, strict=True):
-        cluster.route(name, proxy.address)
+    proxies = proxies_before(cluster, chance, seed)
     cluster.start()
     crew = Crew(cluster, seed)
     with ended(*cluster.servers, *crew.workers):
