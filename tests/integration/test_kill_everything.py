@@ -111,6 +111,7 @@ def _has_enough(killer: Killer) -> bool:
     return min(killer.kills[kind] for kind in KINDS) >= KILLS_MIN
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(0)
 def test_every_message_is_once_where_it_must_be_whoever_is_killed(
     tmp_path: Path, kill_options: KillOptions

@@ -31,6 +31,7 @@ def _has_enough(proxies: list[FaultProxy]) -> bool:
     return faults.total() >= FAULTS_MIN and all(faults[kind] for kind in WEIGHTS)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(0)
 def test_every_message_is_once_where_it_must_be_whatever_the_network_does(
     tmp_path: Path, kill_options: KillOptions
