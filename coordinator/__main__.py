@@ -21,6 +21,7 @@ import time
 from collections.abc import Sequence
 
 from coordinator import coordination, interfaces
+from coordinator.database_objects import open_databases
 from coordinator.decision_log import DecisionLog
 from coordinator.live import Settings as Times
 from coordinator.service import Service
@@ -76,13 +77,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     service = Service(
         orb, decisions, tasks, secrets.token_bytes, _times(settings), stopping.because
     )
+    databases = open_databases(service, disk, secrets.token_bytes)
     service.start()
     interfaces.publish(service)
-    coordination.publish(service)
+    coordination.publish(service, databases)
     opening.is_ready = True
     # Read by whoever started us, who may not have said which port.
     print(f"coordinator {decisions.identity.hex()} listens on {orb.address}", flush=True)
     failure = stopping.wait()
+    databases.close()
     return _stop(service, orb, tasks, failure)
 
 

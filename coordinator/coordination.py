@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import logging
 
+from coordinator.database_desk import DatabaseDesk
+from coordinator.database_objects import DatabaseObjects
 from coordinator.interfaces import caller, check_owner, is_of_registered, tell
 from coordinator.ledger import Key, Member, Note, digest_of
 from coordinator.live import Enlisted, Live
@@ -23,6 +25,10 @@ from idl.coordination import (
     SessionEnded,
     TransactionNotFound,
     mqBegun,
+    mqDatabaseInfo,
+    mqDatabaseInfoList,
+    mqDatabaseList,
+    mqDatabaseSettings,
     mqLease,
     mqOtidList,
     mqOutcome,
@@ -46,17 +52,21 @@ audit = logging.getLogger("oncemq.audit")
 _COMMITTED = mqOutcome(Status.COMMITTED, "")
 
 
-def publish(service: Service) -> None:
+def publish(service: Service, databases: DatabaseObjects | None = None) -> None:
     """Everything of Mq_Coordinator can be called."""
-    service.orb.publish(CoordinationServant(service), Mq_Coordinator, COORDINATION)
-    service.orb.publish(AdminServant(service), Mq_TransactionAdmin, ADMIN)
+    desk = DatabaseDesk(service, databases)
+    if databases is not None:
+        databases.publish(service)
+    service.orb.publish(CoordinationServant(service, desk), Mq_Coordinator, COORDINATION)
+    service.orb.publish(AdminServant(service, desk), Mq_TransactionAdmin, ADMIN)
 
 
 class CoordinationServant:
     """See `Mq_Coordinator`."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, desk: DatabaseDesk | None = None) -> None:
         self._service = service
+        self._desk = desk or DatabaseDesk(service, None)
         self._transactions = service.transactions
         self._sessions = service.transactions.sessions
 
@@ -125,10 +135,7 @@ class CoordinationServant:
 
     def decide(self, otid: otid_t, participants: mqParticipantList) -> mqOutcome:
         """See `Mq_Coordinator.decide`."""
-        prepared = [self._enlist(participant) for participant in participants]
-        names = tuple([enlisted.member.name for enlisted in prepared])
-        if len(set(names)) < len(names):
-            raise system.BAD_PARAM("two participants have the same name")
+        prepared, names = self._enlisted(participants)
         gtrid = _gtrid(otid)
         known = self._transactions.find(gtrid)
         if isinstance(known, Live):
@@ -146,6 +153,24 @@ class CoordinationServant:
             raise system.INVALID_TRANSACTION("it was decided with other participants")
         return _told(tell(outcome))
 
+    def decideMarked(
+        self, otid: otid_t, database: str, isMarked: bool, participants: mqParticipantList
+    ) -> mqOutcome:
+        """See `Mq_Coordinator.decideMarked`."""
+        prepared, _ = self._enlisted(participants)
+        gtrid = _gtrid(otid)
+        known = self._transactions.find(gtrid)
+        if isinstance(known, Live):
+            check_owner(known)
+            if isMarked:
+                known = self._service.family.commit(known, prepared)
+        elif known.status is Status.UNKNOWN and known.damage is None:
+            raise system.INVALID_TRANSACTION(known.reason)
+        if isinstance(known, Live) or known.status is Status.ROLLED_BACK:
+            # Perhaps only because its owner was silent for long: the mark knows better.
+            known = self._desk.by_mark(database, gtrid, caller(), prepared)
+        return _told(tell(known))
+
     def giveUp(self, otid: otid_t) -> mqOutcome:
         """See `Mq_Coordinator.giveUp`."""
         known = self._transactions.find(_gtrid(otid))
@@ -159,6 +184,17 @@ class CoordinationServant:
         if isinstance(known, Live):
             return mqOutcome(known.state.status, known.state.reason)
         return _told(known)
+
+    def listDatabases(self) -> mqDatabaseList:
+        """See `Mq_Coordinator.listDatabases`."""
+        return self._desk.every()
+
+    def _enlisted(self, participants: mqParticipantList) -> tuple[list[Enlisted], tuple[str, ...]]:
+        prepared = [self._enlist(participant) for participant in participants]
+        names = tuple([enlisted.member.name for enlisted in prepared])
+        if len(set(names)) < len(names):
+            raise system.BAD_PARAM("two participants have the same name")
+        return prepared, names
 
     def _enlist(self, participant: mqParticipant) -> Enlisted:
         if participant.resource is None:
@@ -176,7 +212,11 @@ class CoordinationServant:
             )
         settler = "" if participant.settler is None else orb.reference_of(participant.settler)
         member = Member(name, orb.reference_of(participant.resource), settler)
-        return Enlisted(member, participant.resource, participant.settler)
+        try:
+            here = self._service.at_home(member)
+        except InvalidValue as wrong:
+            raise system.BAD_PARAM(str(wrong)) from wrong
+        return here or Enlisted(member, participant.resource, participant.settler)
 
 
 def _gtrid(otid: otid_t) -> bytes:
@@ -198,8 +238,9 @@ def _told(outcome: Outcome) -> mqOutcome:
 class AdminServant:
     """See `Mq_TransactionAdmin`."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, desk: DatabaseDesk | None = None) -> None:
         self._service = service
+        self._desk = desk or DatabaseDesk(service, None)
         self._transactions = service.transactions
 
     def listTransactions(self) -> mqTransactionInfoList:
@@ -240,6 +281,22 @@ class AdminServant:
         if not left:
             self._transactions.dismiss(gtrid)
         return len(left)
+
+    def listDatabaseInfos(self) -> mqDatabaseInfoList:
+        """See `Mq_TransactionAdmin.listDatabaseInfos`."""
+        return self._desk.infos()
+
+    def addDatabase(self, settings: mqDatabaseSettings) -> mqDatabaseInfo:
+        """See `Mq_TransactionAdmin.addDatabase`."""
+        return self._desk.add(settings, caller())
+
+    def removeDatabase(self, name: str) -> None:
+        """See `Mq_TransactionAdmin.removeDatabase`."""
+        self._desk.remove(name, caller())
+
+    def prepareDatabase(self, name: str, role: str) -> mqDatabaseInfo:
+        """See `Mq_TransactionAdmin.prepareDatabase`."""
+        return self._desk.prepare(name, role, caller())
 
     def _find(self, otid: otid_t) -> Live | None:
         gtrid = _gtrid(otid)

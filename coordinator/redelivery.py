@@ -14,9 +14,19 @@ from collections.abc import Callable
 
 from coordinator.tasks import Tasks
 from idl.call import Reference
+from idl.databases import DATABASE, DATABASE_SETTLER
 
 # One attempt; says whether the server was reached. If not, it will be made again.
 Attempt = Callable[[], bool]
+
+
+def _line_of(reference: str) -> str:
+    parsed = Reference.parse(reference)
+    family, _, rest = parsed.name.partition("/")
+    if family in (DATABASE, DATABASE_SETTLER):
+        # A server of its own, though it is the coordinator that speaks for it.
+        return f"{DATABASE}/{rest.partition('/')[0]}"
+    return str(parsed.address)
 
 
 class Redelivery:
@@ -31,7 +41,7 @@ class Redelivery:
 
     def add(self, reference: str, attempt: Attempt) -> None:
         """The attempt is made after a while, and again until the server was reached."""
-        server = str(Reference.parse(reference).address)
+        server = _line_of(reference)
         with self._lock:
             line = self._lines.get(server)
             if line is not None:

@@ -64,6 +64,8 @@ class Service:
             self.transactions, tasks, self.settings, self.context_of, self.coordinator_of
         )
         self.timeouts = Timeouts(self.transactions, self.family, tasks, self.settings)
+        # Participants that are called directly; set before the start by whoever has such.
+        self.at_home: Callable[[Member], Enlisted | None] = lambda member: None
 
     def start(self) -> None:
         """What was decided is being carried out, and what runs out of time is rolled back."""
@@ -78,6 +80,9 @@ class Service:
         self.log.close()
 
     def _enlist(self, member: Member) -> Enlisted:
+        here = self.at_home(member)
+        if here is not None:
+            return here
         settler = self.orb.proxy(member.settler, Mq_Settler) if member.settler else None
         return Enlisted(member, self.orb.proxy(member.resource, Resource), settler)
 

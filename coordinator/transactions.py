@@ -102,6 +102,26 @@ class Transactions:
         damage = damage_of(False, [note.heuristic for note in notes.values()])
         return Outcome(Status.ROLLED_BACK, damage, "it was not decided to commit it")
 
+    def at_work(self, gtrid: bytes) -> Live | None:
+        """The transaction, if it is live; to ask does not make it so."""
+        with self.lock:
+            return self._live.get(gtrid)
+
+    def revive(self, gtrid: bytes, owner: str) -> Live | None:
+        """The transaction to be committed, though it counted as over: a mark says so.
+
+        None where it was committed before, or where somebody is just ending it.
+        """
+        self._check_usable()
+        with self.lock:
+            live = self._live.get(gtrid)
+            if live is not None:
+                return live if live.state.status is Status.ACTIVE else None
+            if self._log.ledger.is_committed(gtrid):
+                return None
+            state = Transaction(is_leased=True)
+            return self._add(gtrid, owner, None, set(), Key(), state)
+
     def is_foreign(self, gtrid: bytes) -> bool:
         """Whether the name was not issued here, as far as this log knows."""
         with self.lock:

@@ -23,6 +23,8 @@ from idl.mapping import (
 
 BranchName = Annotated[str, Text(64)]
 Application = Annotated[str, Text(128)]
+DatabaseName = Annotated[str, Text(32)]
+Role = Annotated[str, Text(64)]
 mqOtidList = tuple[otid_t, ...]
 
 
@@ -86,6 +88,28 @@ class mqBegun:
     isJoined: Boolean
 
 
+@struct()
+class mqDatabase:
+    """A database that can take part; its table has an identity once the coordinator found it."""
+
+    name: String
+    kind: String
+    dsn: String
+    table: String
+    identity: String
+    isTwoPhase: Boolean
+
+
+mqDatabaseList = tuple[mqDatabase, ...]
+
+
+@exception()
+class DatabaseNotFound(UserException):
+    """No database is registered under this name; `oncemq database add` registers one."""
+
+    database: String
+
+
 @exception("Mq_Coordinator")
 class SessionEnded(UserException):
     """The session was silent for too long: what it had not decided is rolled back. Begin again."""
@@ -116,11 +140,23 @@ class Mq_Coordinator(Protocol):
     @operation(HeuristicMixed, HeuristicHazard, idempotent=True)
     def decide(self, otid: otid_t, participants: mqParticipantList) -> mqOutcome: ...
 
+    @operation(DatabaseNotFound, HeuristicMixed, HeuristicHazard, idempotent=True)
+    def decideMarked(
+        self,
+        otid: otid_t,
+        database: DatabaseName,
+        isMarked: Boolean,
+        participants: mqParticipantList,
+    ) -> mqOutcome: ...
+
     @operation(idempotent=True)
     def giveUp(self, otid: otid_t) -> mqOutcome: ...
 
     @operation(idempotent=True)
     def getOutcome(self, otid: otid_t) -> mqOutcome: ...
+
+    @operation(idempotent=True)
+    def listDatabases(self) -> mqDatabaseList: ...
 
 
 # --- For operators -------------------------------------------------------------------------------
@@ -154,6 +190,33 @@ class mqTransactionInfo:
 mqTransactionInfoList = tuple[mqTransactionInfo, ...]
 
 
+@struct()
+class mqDatabaseSettings:
+    """A database that is to take part, and where its password is; the grace in milliseconds."""
+
+    name: DatabaseName
+    dsn: String
+    passwordFile: String
+    passwordEnv: String
+    schema: String
+    grace: UnsignedLong
+
+
+@struct()
+class mqDatabaseInfo:
+    """A database as it was last found, and what was prepared there; the age in seconds."""
+
+    database: mqDatabase
+    isReachable: Boolean
+    trouble: String
+    ours: UnsignedLong
+    others: UnsignedLong
+    oldest: UnsignedLongLong
+
+
+mqDatabaseInfoList = tuple[mqDatabaseInfo, ...]
+
+
 @exception("Mq_TransactionAdmin")
 class TransactionNotFound(UserException):
     """The coordinator knows no such transaction: it is over, or was never begun here."""
@@ -176,3 +239,15 @@ class Mq_TransactionAdmin(Protocol):
 
     @operation(TransactionNotFound)
     def forgetTransaction(self, otid: otid_t) -> UnsignedLong: ...
+
+    @operation(idempotent=True)
+    def listDatabaseInfos(self) -> mqDatabaseInfoList: ...
+
+    @operation(idempotent=True)
+    def addDatabase(self, settings: mqDatabaseSettings) -> mqDatabaseInfo: ...
+
+    @operation(DatabaseNotFound)
+    def removeDatabase(self, name: DatabaseName) -> None: ...
+
+    @operation(DatabaseNotFound, idempotent=True)
+    def prepareDatabase(self, name: DatabaseName, role: Role) -> mqDatabaseInfo: ...

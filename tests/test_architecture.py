@@ -73,6 +73,7 @@ LAYERS = {
     "clients.queue_command":            f"{COMMAND} clients.admin",
     "clients.tx_command":               f"{COMMAND} clients.admin {CALLS} idl.settings",
     "clients.config_command":           f"{COMMAND} idl.settings",
+    "clients.database_command":         f"{COMMAND} clients.admin {CALLS} idl.databases",
     "clients.server_command":           f"{COMMAND} clients.servers",
     "clients.store_command":            "clients clients.terminal clients.finding_table "
                                         "clients.store_lines clients.stores",
@@ -142,22 +143,54 @@ LAYERS = {
     "coordinator.__main__":             "coordinator.* mqserver.storage.disk mqserver.errors "
                                         f"idl.serving idl.settings idl.toml_files idl.logs {WIRE}",
     "coordinator.coordination":         "coordinator.interfaces coordinator.service "
-                                        "coordinator.timeouts "
+                                        "coordinator.timeouts coordinator.database_desk "
+                                        "coordinator.database_objects "
                                         f"{LIVE} coordinator.transactions {CALLS} idl.otids",
     "coordinator.interfaces":           "coordinator.service coordinator.family "
                                         f"{LIVE} coordinator.transactions {CALLS} idl.otids",
+    # Databases in transactions: the desk and the objects above, what decides and the door below.
+    "coordinator.database_desk":        "coordinator.database_objects coordinator.databases "
+                                        "coordinator.database_recovery "
+                                        "coordinator.database_drivers coordinator.registry "
+                                        f"coordinator.service {LIVE} {CALLS} idl.databases "
+                                        "idl.toml_files mqserver.errors",
+    "coordinator.database_objects":     "coordinator.databases coordinator.marks "
+                                        "coordinator.database_recovery coordinator.database "
+                                        "coordinator.database_kinds coordinator.database_drivers "
+                                        "coordinator.registry coordinator.verdicts "
+                                        f"coordinator.fates coordinator.service {LIVE} {CALLS} "
+                                        "idl.databases idl.otids mqserver.storage.disk",
     "coordinator.service":              "coordinator.timeouts coordinator.family "
                                         "coordinator.transactions coordinator.decision_log "
                                         f"{LIVE} {CALLS} idl.otids",
     "coordinator.timeouts":             "coordinator.family coordinator.transactions "
                                         f"{LIVE} {WORDS}",
     "coordinator.family":               f"coordinator.transactions {LIVE} {CALLS}",
+    "coordinator.databases":            "coordinator.database_recovery coordinator.database "
+                                        "coordinator.database_drivers coordinator.registry "
+                                        "coordinator.verdicts coordinator.tasks idl.databases "
+                                        "idl.toml_files mqserver.errors",
+    "coordinator.database_recovery":    "coordinator.database coordinator.database_drivers "
+                                        "coordinator.verdicts coordinator.fates idl.databases "
+                                        "idl.otids",
+    "coordinator.marks":                "coordinator.database coordinator.verdicts "
+                                        f"coordinator.fates idl.databases {WORDS}",
+    "coordinator.database":             "coordinator.database_drivers coordinator.registry "
+                                        "idl.databases",
+    "coordinator.database_kinds":       "coordinator.database_drivers coordinator.registry "
+                                        "idl.databases",
+    "coordinator.database_drivers":     "coordinator.registry idl.databases",
+    "coordinator.registry":             "idl.databases idl.mapping idl.toml_files "
+                                        "mqserver.storage.disk",
+    "coordinator.verdicts":             "coordinator.transactions coordinator.decision_log "
+                                        "coordinator.fates coordinator.sessions idl.databases",
     "coordinator.transactions":         "coordinator.delivery coordinator.calls "
                                         f"coordinator.decision_log {LIVE} {WORDS} mqserver.errors",
     "coordinator.delivery":             "coordinator.redelivery coordinator.calls "
                                         f"{LIVE} {CALLS} idl.otids idl.proxies",
     "coordinator.calls":                f"coordinator.protocol coordinator.outcomes {WORDS}",
-    "coordinator.redelivery":           f"coordinator.tasks {CALLS}",
+    "coordinator.redelivery":           f"coordinator.tasks {CALLS} idl.databases",
+    "coordinator.fates":                f"coordinator.protocol {WORDS} idl.databases idl.otids",
     "coordinator.decision_log":         f"coordinator.ledger idl.otids {LOG} mqserver.errors",
     "coordinator.live":                 "coordinator.ledger coordinator.protocol coordinator.tasks "
                                         f"{WORDS}",
@@ -307,6 +340,7 @@ LAYERS = {
     "idl.wire":                         "",
     "idl.toml_files":                   "",
     "idl.marshal":                      WORDS,
+    "idl.databases":                    "idl.otids idl.mapping",
     "idl.otids":                        "idl.cos idl.mapping",
     "idl.coordination":                 "idl.cos idl.mapping",
     "idl.mq":                           "idl.cos idl.system idl.mapping",
@@ -356,13 +390,14 @@ DOORS = (
         keepers="mqserver.storage.disk mqserver.storage.sql* mqserver.oql.syntax "
         "clients.cli clients.config clients.probes clients.demo idl.access idl.toml_files "
         "idl.parser clients.written clients.message_command clients.bench_command "
-        "clients.server_command clients.tethered",
+        "clients.server_command clients.tethered coordinator.database_drivers",
         instead="Ask mqserver.storage.disk, or be handed what was read.",
     ),
     Door(
         "databases",
         things="psycopg psycopg2 sqlalchemy sqlite3 pymysql MySQLdb mariadb",
-        keepers="mqserver.storage.sql* clients.two_phase clients.probes clients.demo",
+        keepers="mqserver.storage.sql* coordinator.database_kinds clients.two_phase "
+        "clients.probes clients.demo",
         instead="Go through the storage contract, or enlist the caller's connection.",
     ),
     Door(
@@ -377,7 +412,7 @@ DOORS = (
         things="os.environ os.environb os.getenv os.getenvb os.putenv os.unsetenv sys.argv",
         keepers="clients.connecting clients.config clients.cli clients.machine_command clients.probes "
         "clients.demo clients.tethered clients.consume_command *.__main__ idl.settings "
-        "idl.orb.frames",
+        "idl.orb.frames coordinator.database_kinds",
         instead="Take the setting as a parameter.",
     ),
     Door(
@@ -430,7 +465,8 @@ PURE = (
     "idl.mapping idl.system idl.cos idl.mq idl.marshal idl.wire "
     "coordinator.protocol coordinator.outcomes "
     "mqserver.errors mqserver.priorities mqserver.transactions.branch mqserver.storage.format "
-    "mqserver.storage.contract idl.coordination idl.otids coordinator.ledger "
+    "mqserver.storage.contract idl.coordination idl.otids idl.databases coordinator.ledger "
+    "coordinator.fates "
     "mqserver.distribution.ri_tree mqserver.oql.sql mqserver.oql.predicate "
     "clients.doctor clients.extras clients.findings clients.machine clients.store_lines "
     "mqserver.storage.findings mqserver.events.feed mqserver.events.settings"

@@ -1,0 +1,241 @@
+"""The objects that stand for databases in transactions: thin; they translate and pass on.
+
+    database/NAME/GTRID/BRANCH   Resource: a branch that is prepared in the database
+    database-settler/NAME        Mq_Settler: has the commits of many branches done at once
+    marked/NAME/GTRID/BRANCH     RecoveryCoordinator: asked by BRANCH, which the mark decides about
+
+None of them is kept. A branch is only ended the way that was decided here, whoever asks for it. One
+that has a settler is committed a moment after the decision, unless its owner was faster, who has
+the connection at hand; so nobody waits for the coordinator's.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+
+from coordinator.database import CommittedAlone, Times
+from coordinator.database_drivers import DatabaseTrouble, NoSuchBranch
+from coordinator.database_kinds import open_link
+from coordinator.databases import Databases
+from coordinator.fates import Verdict, is_ours
+from coordinator.ledger import Member
+from coordinator.live import Enlisted, Live
+from coordinator.marks import Marks
+from coordinator.registry import Registry
+from coordinator.service import Service
+from coordinator.verdicts import Verdicts
+from idl import system
+from idl.call import Reference
+from idl.coordination import Mq_Settler, mqOtidList
+from idl.cos import (
+    HeuristicCommit,
+    NotPrepared,
+    RecoveryCoordinator,
+    Resource,
+    Status,
+    Vote,
+)
+from idl.databases import DATABASE, DATABASE_SETTLER, MARKED, BranchId, check_name
+from idl.mapping import InvalidValue
+from idl.otids import split_member, split_otid
+from mqserver.storage.disk import Disk
+
+LOST_KEPT = 10_000
+_OF_DATABASES = f"PYRO:{DATABASE}/"
+
+
+def open_databases(
+    service: Service,
+    disk: Disk,
+    randomness: Callable[[int], bytes],
+    times: Times | None = None,
+) -> DatabaseObjects:
+    """The databases in the registry of this directory are looked after.
+
+    Before the service is started, so that what was decided is delivered; `publish` comes after.
+    """
+    times = times or Times()
+    verdicts = Verdicts(service.transactions, service.log)
+    opener = partial(open_link, limits=times.limits)
+    databases = Databases(Registry(disk), opener, verdicts, service.tasks, randomness, times)
+
+    def roll_back(gtrid: bytes) -> None:
+        live = service.transactions.at_work(gtrid)
+        if live is None and verdicts.of(BranchId(gtrid, "-")) is Verdict.UNDECIDED:
+            known = service.transactions.find(gtrid)
+            live = known if isinstance(known, Live) else None
+        if live is not None:
+            service.family.rollback(live, "it was not marked as committed in time")
+
+    marks = Marks(databases.find, verdicts, service.tasks.now, roll_back)
+    objects = DatabaseObjects(databases, verdicts, marks)
+    service.at_home = objects.enlisted
+    databases.start(marks.settle)
+    return objects
+
+
+class DatabaseObjects:
+    """Makes the objects of databases. May be used from any thread."""
+
+    def __init__(self, databases: Databases, verdicts: Verdicts, marks: Marks) -> None:
+        self.databases = databases
+        self.verdicts = verdicts
+        self.marks = marks
+        self._lock = threading.Lock()
+        # Branches that a settler found not to be prepared: who is told to commit them, looks.
+        self._lost: dict[BranchId, None] = {}
+
+    def publish(self, service: Service) -> None:
+        """They can be called."""
+        service.orb.publish_family(DATABASE, self.resource, Resource)
+        service.orb.publish_family(DATABASE_SETTLER, self.settler, Mq_Settler)
+        service.orb.publish_family(MARKED, self.marked, RecoveryCoordinator)
+
+    def close(self) -> None:
+        """Nobody looks after databases any more."""
+        self.databases.close()
+
+    def enlisted(self, member: Member) -> Enlisted | None:
+        """The participant with objects that are called directly; None for one that is elsewhere.
+
+        By whatever address somebody reaches us: what has our identity in its name is ours.
+        """
+        if not member.resource.startswith(_OF_DATABASES):
+            return None
+        _, _, rest = Reference.parse(member.resource).name.partition("/")
+        name, branch = _split(rest)
+        if not is_ours(branch, self.verdicts.identity):
+            return None
+        own = f"{DATABASE_SETTLER}/{name}"
+        if not member.settler or Reference.parse(member.settler).name != own:
+            return Enlisted(member._replace(settler=""), self.resource(rest), None)
+        return Enlisted(member, ResourceServant(self, name, branch, True), self.settler(name))
+
+    def resource(self, rest: str) -> ResourceServant:
+        """The resource of a branch."""
+        return ResourceServant(self, *_split(rest))
+
+    def settler(self, rest: str) -> SettlerServant:
+        """The settler of a database."""
+        return SettlerServant(self, check_name(rest))
+
+    def marked(self, rest: str) -> MarkedServant:
+        """Whom a branch of a marked transaction asks."""
+        return MarkedServant(self, *_split(rest))
+
+    def note_lost(self, branches: list[BranchId]) -> None:
+        """They were to be committed, and are not prepared."""
+        with self._lock:
+            self._lost.update(dict.fromkeys(branches))
+            while len(self._lost) > LOST_KEPT:
+                del self._lost[next(iter(self._lost))]
+
+    def is_lost(self, branch: BranchId) -> bool:
+        """Whether a settler found so."""
+        return branch in self._lost
+
+
+def _split(rest: str) -> tuple[str, BranchId]:
+    name, _, member = rest.partition("/")
+    gtrid, branch = split_member(member)
+    if not branch:
+        raise InvalidValue(f"object name {rest[:60]!r} names no branch")
+    return check_name(name), BranchId(gtrid, branch)
+
+
+def _not_now(trouble: DatabaseTrouble) -> system.TRANSIENT:
+    return system.TRANSIENT(str(trouble))
+
+
+class ResourceServant:
+    """See `Resource`."""
+
+    def __init__(
+        self, objects: DatabaseObjects, name: str, branch: BranchId, has_settler: bool = False
+    ) -> None:
+        self._objects = objects
+        self._name = name
+        self._branch = branch
+        self._has_settler = has_settler
+
+    def prepare(self) -> Vote:
+        """Refused: only who works in a database can prepare its branch."""
+        raise system.NO_IMPLEMENT("a branch in a database is prepared by who works there")
+
+    def commit_one_phase(self) -> None:
+        """Refused, as `prepare` is."""
+        raise system.NO_IMPLEMENT("a branch in a database is ended by who works there")
+
+    def commit(self) -> None:
+        """See `Resource.commit`."""
+        self._check(Verdict.COMMITTED)
+        if self._has_settler and not self._objects.is_lost(self._branch):
+            # The decision is kept until it is settled, so that this may wait.
+            return
+        try:
+            self._objects.databases.find(self._name).commit(self._branch)
+        except NoSuchBranch:
+            raise NotPrepared() from None
+        except DatabaseTrouble as trouble:
+            raise _not_now(trouble) from trouble
+
+    def rollback(self) -> None:
+        """See `Resource.rollback`."""
+        self._check(Verdict.ROLLED_BACK)
+        try:
+            self._objects.databases.find(self._name).rollback(self._branch)
+        except CommittedAlone:
+            raise HeuristicCommit() from None
+        except DatabaseTrouble as trouble:
+            raise _not_now(trouble) from trouble
+
+    def forget(self) -> None:
+        """See `Resource.forget`. Nothing is kept there that could be forgotten."""
+
+    def _check(self, wanted: Verdict) -> None:
+        verdict = self._objects.verdicts.of(self._branch)
+        if verdict is not wanted:
+            raise system.INVALID_TRANSACTION(f"what was decided about it: {verdict.value}")
+
+
+class SettlerServant:
+    """See `Mq_Settler`."""
+
+    def __init__(self, objects: DatabaseObjects, name: str) -> None:
+        self._objects = objects
+        self._name = name
+
+    def settle(self, branches: mqOtidList) -> None:
+        """See `Mq_Settler.settle`."""
+        try:
+            wanted = [BranchId(*split_otid(otid)) for otid in branches]
+        except InvalidValue as wrong:
+            raise system.BAD_PARAM(str(wrong)) from wrong
+        for branch in wanted:
+            if self._objects.verdicts.of(branch) is not Verdict.COMMITTED:
+                raise system.INVALID_TRANSACTION("not all of them are to be committed")
+        try:
+            lost = self._objects.databases.find(self._name).settle(wanted)
+        except DatabaseTrouble as trouble:
+            raise _not_now(trouble) from trouble
+        if lost:
+            self._objects.note_lost(lost)
+            raise NotPrepared()
+
+
+class MarkedServant:
+    """See `RecoveryCoordinator`."""
+
+    def __init__(self, objects: DatabaseObjects, name: str, branch: BranchId) -> None:
+        self._objects = objects
+        self._name = name
+        self._branch = branch
+
+    def replay_completion(self, r: Resource | None) -> Status:
+        """How the branch is to end. PREPARING and UNKNOWN: it is not known; ask again."""
+        try:
+            return self._objects.marks.answer(self._name, self._branch)
+        except DatabaseTrouble as silent:
+            raise _not_now(silent) from silent
