@@ -21,7 +21,7 @@ import signal
 import sys
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import oncemq
 from tests.history_events import COMMITTED, ROLLED_BACK, UNKNOWN, Scribe, Seen
@@ -109,7 +109,7 @@ class Worker:
     # --- How
 
     @contextlib.contextmanager
-    def _transaction(self):  # type: ignore[no-untyped-def]
+    def _transaction(self) -> Iterator[tuple[str, oncemq.Transaction]]:
         """A transaction that is ended, and whose end is written down, whatever it is."""
         name = self._begin()
         tx = self._connections["n1"].begin(timeout=TRANSACTION_S)
