@@ -27,7 +27,8 @@ PAUSE_S_MAX = 1.0
 # All nodes that are reached over the network can take part in one transaction.
 NETWORK = "the network"
 
-LOST = (system.COMM_FAILURE, system.TIMEOUT, system.TRANSIENT)
+# MARSHAL: a request or its answer was altered on the way, and will hardly be so again.
+LOST = (system.COMM_FAILURE, system.TIMEOUT, system.TRANSIENT, system.MARSHAL)
 
 T = TypeVar("T")
 

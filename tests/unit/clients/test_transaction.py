@@ -100,6 +100,17 @@ def test_a_refusal_of_the_repetition_says_nothing_about_the_first_attempt(home: 
     assert payloads(home) == [b"x"]
 
 
+def test_a_request_that_was_damaged_on_its_way_is_made_again(home: LossyHome) -> None:
+    damaged = system.MARSHAL("the request was damaged on the way", system.Completion.NO)
+    for operation in ("pushDown", "putMany", "getMany"):
+        home.plan(operation, damaged)
+    home.queue("q").put(b"x")
+    with home.begin():
+        assert home.queue("q").get() is not None
+        home.queue("q").put(b"y")
+    assert payloads(home) == [b"y"]
+
+
 def test_work_that_the_node_has_not_ended_is_rolled_back(home: LossyHome) -> None:
     home.queue("q").put(b"x")
     tx = home.begin()
