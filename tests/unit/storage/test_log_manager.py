@@ -1,7 +1,7 @@
-"""The log on a disk in memory: what is on disk when, what is read again, and what is refused.
+"""The log on a disk in memory: what is on disk when, and what holds when the disk fails or is full.
 
 Threads that force together are made to meet by the disk, which calls back during a sync; nothing
-here depends on how fast anything is. It is long because the log makes many small promises.
+here depends on how fast anything is. What is read when a log is opened is in `test_log_opening.py`.
 """
 
 from __future__ import annotations
@@ -13,30 +13,15 @@ from functools import partial
 
 import pytest
 
-from mqserver.errors import Corruption, StorageFailed, StorageFull, WrongFormat
-from mqserver.storage.format import (
-    BLOCK_BYTES,
-    CONTENT_BYTES,
-    RECORD_HEADER,
-    SLOT_DISTANCE,
-    Control,
-    Record,
-    RecordKind,
-    decode_control,
-    encode_control,
-    segment_name,
-)
-from mqserver.storage.log_manager import CONTROL_NAME, CONTROL_NEW_NAME, LogManager, read_control
+from mqserver.errors import Corruption, StorageFailed, StorageFull
+from mqserver.storage.format import BLOCK_BYTES, CONTENT_BYTES, RECORD_HEADER, Record
+from mqserver.storage.log_manager import CONTROL_NAME, LogManager, read_control
 from mqserver.storage.segments import NEW_NAME
-from tests.conformance.paged_storages import durable_image
-from tests.crash.faults import Crash, Fault, at, since
+from tests.crash.faults import Fault
 from tests.crash.recording_disk import RecordingDisk
-from tests.crash.trace import Wrote
+from tests.unit.storage.small_logs import BLOCKS, CONTROL, KIND, after_power_cut, bodies_of, filled
 
-BLOCKS = 4
 SEGMENT_BYTES = BLOCKS * BLOCK_BYTES
-CONTROL = Control(1024, b"identity of log!", BLOCKS)
-KIND = RecordKind.COMMITTED
 
 
 @pytest.fixture
@@ -47,14 +32,6 @@ def disk() -> RecordingDisk:
 @pytest.fixture
 def log(disk: RecordingDisk) -> LogManager:
     return LogManager.create(disk, CONTROL)
-
-
-def _after_power_cut(disk: RecordingDisk) -> RecordingDisk:
-    return RecordingDisk(durable_image(disk.trace))
-
-
-def _bodies(log: LogManager, lsn: int = 0) -> list[bytes]:
-    return [record.body for record in log.records(lsn)]
 
 
 # --- Appending, forcing, reading
@@ -96,7 +73,7 @@ def test_only_what_was_forced_survives_a_power_cut(disk: RecordingDisk, log: Log
     log.append(KIND, b"goes along")
     log.force(log.append(KIND, b"forced"))
     log.append(KIND, b"lost")
-    assert _bodies(LogManager.open(_after_power_cut(disk))) == [b"goes along", b"forced"]
+    assert bodies_of(LogManager.open(after_power_cut(disk))) == [b"goes along", b"forced"]
 
 
 def test_force_all_forces_the_last_record(disk: RecordingDisk, log: LogManager) -> None:
@@ -105,7 +82,7 @@ def test_force_all_forces_the_last_record(disk: RecordingDisk, log: LogManager) 
     operations = disk.operations
     log.force_all()
     assert disk.operations == operations
-    assert _bodies(LogManager.open(_after_power_cut(disk))) == [b"last"]
+    assert bodies_of(LogManager.open(after_power_cut(disk))) == [b"last"]
 
 
 @pytest.mark.parametrize("size", [CONTENT_BYTES - RECORD_HEADER.size, 480, 1000, 3000, 9000])
@@ -115,7 +92,7 @@ def test_a_record_may_span_blocks_and_segments(
     bodies = [b"before", bytes(range(256)) * (size // 256) + b"." * (size % 256), b"behind"]
     lsns = [log.append(KIND, body) for body in bodies]
     log.force(lsns[-1])
-    again = LogManager.open(_after_power_cut(disk))
+    again = LogManager.open(after_power_cut(disk))
     assert [(record.lsn, record.body) for record in again.records(0)] == list(
         zip(lsns, bodies, strict=True)
     )
@@ -155,7 +132,7 @@ def test_threads_that_force_together_share_one_sync(disk: RecordingDisk, log: Lo
     for thread in threads:
         thread.join()
     assert len(syncs) == 2
-    assert len(_bodies(LogManager.open(_after_power_cut(disk)))) == 9
+    assert len(bodies_of(LogManager.open(after_power_cut(disk)))) == 9
 
 
 def test_what_follows_a_force_is_done_by_one_thread_at_a_time(
@@ -207,7 +184,7 @@ def test_who_forces_by_itself_waits_for_nobody_who_needs_what_it_holds(
     log.force(log.append(KIND, b"first"))
     with held:
         log.force(log.append(KIND, b"checkpoint"), by_itself=True)
-        assert len(_bodies(LogManager.open(_after_power_cut(disk)))) == 3
+        assert len(bodies_of(LogManager.open(after_power_cut(disk)))) == 3
     threads[0].join()
 
 
@@ -237,9 +214,9 @@ def test_what_was_appended_during_a_sync_is_not_taken_for_synced(
     disk.during_sync = lambda name: late.append(log.append(KIND, b"late"))
     log.force(log.append(KIND, b"early"))
     disk.during_sync = None
-    assert _bodies(LogManager.open(_after_power_cut(disk))) == [b"early"]
+    assert bodies_of(LogManager.open(after_power_cut(disk))) == [b"early"]
     log.force(late[0])
-    assert _bodies(LogManager.open(_after_power_cut(disk))) == [b"early", b"late"]
+    assert bodies_of(LogManager.open(after_power_cut(disk))) == [b"early", b"late"]
 
 
 def test_a_record_that_is_on_disk_is_not_synced_again(disk: RecordingDisk, log: LogManager) -> None:
@@ -324,7 +301,7 @@ def test_a_new_segment_that_fails_is_the_end_of_the_log(
 def test_a_name_that_may_not_be_on_disk_is_the_end_of_the_log(
     disk: RecordingDisk, log: LogManager
 ) -> None:
-    lsns = _filled(log)
+    lsns = filled(log)
     restart = log.restart_point(lsns[-1])
     log.write_control(restart_lsn=restart)
     disk.faults = lambda operation: Fault.EIO if operation.name == "." else None
@@ -367,7 +344,7 @@ def test_a_full_disk_is_found_at_appending_and_room_helps(disk: RecordingDisk) -
     assert log.end_lsn == before
     disk.capacity_bytes += SEGMENT_BYTES
     log.force(log.append(KIND, b"y"))
-    assert _bodies(LogManager.open(_after_power_cut(disk))) == [b"x" * 1000, b"y"]
+    assert bodies_of(LogManager.open(after_power_cut(disk))) == [b"x" * 1000, b"y"]
 
 
 def test_a_control_record_that_finds_no_room_is_as_before(
@@ -380,7 +357,7 @@ def test_a_control_record_that_finds_no_room_is_as_before(
     disk.faults = None
     assert log.control == before == read_control(disk)
     log.write_control(next_key=8)
-    assert read_control(_after_power_cut(disk)).next_key == 8
+    assert read_control(after_power_cut(disk)).next_key == 8
 
 
 def test_records_that_give_room_back_may_use_the_spare(disk: RecordingDisk) -> None:
@@ -393,259 +370,3 @@ def test_records_that_give_room_back_may_use_the_spare(disk: RecordingDisk) -> N
         log.force(log.append(KIND, b"less" * 100, may_use_spare=True))
     with pytest.raises(StorageFull):
         log.append(KIND, b"less" * 100, may_use_spare=True)
-
-
-# --- Opening
-
-
-def test_opening_begins_a_new_epoch_and_changes_no_other_file(
-    disk: RecordingDisk, log: LogManager
-) -> None:
-    log.force(log.append(KIND, b"x"))
-    before = disk.image()
-    again = RecordingDisk(before)
-    assert LogManager.open(again).control.epoch == log.control.epoch + 1
-    changed = {name for name, content in again.image().items() if before.get(name) != content}
-    assert changed == {CONTROL_NAME}
-
-
-def test_an_examined_log_is_not_changed_and_takes_no_record(
-    disk: RecordingDisk, log: LogManager
-) -> None:
-    log.force(log.append(KIND, b"x"))
-    again = RecordingDisk(disk.image())
-    examined = LogManager.examine(again)
-    assert _bodies(examined) == [b"x"]
-    with pytest.raises(AssertionError, match="not begun"):
-        examined.append(KIND, b"y")
-    assert again.trace.entries == []
-    examined.begin()
-    examined.begin()
-    examined.force(examined.append(KIND, b"y"))
-    assert _bodies(LogManager.open(_after_power_cut(again))) == [b"x", b"y"]
-
-
-def _written_at_opening(disk: RecordingDisk) -> list[tuple[int, int]]:
-    """Blocks of the log that are written when it is opened: place and count."""
-    again = RecordingDisk(disk.image())
-    LogManager.open(again)
-    numbers = {name: number for number, name in enumerate(sorted(disk.image()), start=1)}
-    return [
-        (entry.start // BLOCK_BYTES, len(entry.data) // BLOCK_BYTES)
-        for entry in again.trace.entries
-        if isinstance(entry, Wrote) and entry.file == numbers[segment_name(0)]
-    ]
-
-
-def test_what_nothing_vouches_for_is_written_again_at_opening(
-    disk: RecordingDisk, log: LogManager
-) -> None:
-    log.force(log.append(KIND, b"synced before the next"))
-    log.force(log.append(KIND, b"t" * 800))
-    assert _written_at_opening(disk) == [(1, 2)]
-
-
-def test_an_orderly_close_vouches_for_all(disk: RecordingDisk, log: LogManager) -> None:
-    log.force(log.append(KIND, b"x"))
-    log.close()
-    assert _written_at_opening(disk) == []
-
-
-def test_what_was_never_synced_is_safe_once_it_was_read(
-    disk: RecordingDisk, log: LogManager
-) -> None:
-    lsn = log.append(KIND, b"in the page cache alone")
-    disk.faults = at(disk.operations + 2, Fault.CRASH)
-    with pytest.raises(Crash):
-        log.force(lsn)
-    disk.restart()
-    assert _bodies(LogManager.open(disk)) == [b"in the page cache alone"]
-    assert _bodies(LogManager.open(_after_power_cut(disk))) == [b"in the page cache alone"]
-
-
-def test_a_log_that_cannot_be_made_safe_is_not_opened(disk: RecordingDisk, log: LogManager) -> None:
-    log.force(log.append(KIND, b"x"))
-    again = RecordingDisk(disk.image(), since(1, Fault.EIO, "sync"))
-    with pytest.raises(StorageFailed):
-        LogManager.open(again)
-
-
-def _without_last_block(image: dict[str, bytes], number: int) -> dict[str, bytes]:
-    """The image as it is when this block never arrived."""
-    blank = RecordingDisk()
-    LogManager.create(blank, CONTROL)
-    first = number - number % BLOCKS
-    start = (number - first) * BLOCK_BYTES
-    data = bytearray(image[segment_name(first)])
-    data[start : start + BLOCK_BYTES] = blank.image()[segment_name(first)][
-        start : start + BLOCK_BYTES
-    ]
-    return {**image, segment_name(first): bytes(data)}
-
-
-def test_a_torn_tail_is_dropped_and_written_over(disk: RecordingDisk, log: LogManager) -> None:
-    log.force(log.append(KIND, b"whole"))
-    log.force(log.append(KIND, b"t" * 1000))
-    torn = RecordingDisk(_without_last_block(disk.image(), 3))
-    again = LogManager.open(torn)
-    assert _bodies(again) == [b"whole"]
-    again.force(again.append(KIND, b"new"))
-    assert _bodies(LogManager.open(_after_power_cut(torn))) == [b"whole", b"new"]
-
-
-def test_a_stale_follower_of_an_older_epoch_is_ignored(
-    disk: RecordingDisk, log: LogManager
-) -> None:
-    log.force(log.append(KIND, b"whole"))
-    log.force(log.append(KIND, b"t" * 1000))
-    torn = RecordingDisk(_without_last_block(disk.image(), 1))
-    again = LogManager.open(torn)
-    assert _bodies(again) == [b"whole"]
-    again.force(again.append(KIND, b"new"))
-    assert _bodies(LogManager.open(_after_power_cut(torn))) == [b"whole", b"new"]
-
-
-def test_a_lost_block_that_was_synced_is_refused(disk: RecordingDisk, log: LogManager) -> None:
-    for body in (b"one", b"two", b"three"):
-        log.force(log.append(KIND, body))
-    with pytest.raises(Corruption, match="offset 512: the block is missing"):
-        LogManager.open(RecordingDisk(_without_last_block(disk.image(), 1)))
-
-
-def test_an_orderly_close_is_recorded_and_checked(disk: RecordingDisk, log: LogManager) -> None:
-    log.append(KIND, b"x")
-    log.close()
-    image = disk.image()
-    assert read_control(RecordingDisk(image)).end_lsn == CONTENT_BYTES
-    assert _bodies(LogManager.open(RecordingDisk(image))) == [b"x"]
-    # Without the record of the close nobody could tell that the last block was ever written.
-    with pytest.raises(Corruption, match=f"closed at LSN {CONTENT_BYTES} and ends at LSN 0"):
-        LogManager.open(RecordingDisk(_without_last_block(image, 0)))
-
-
-def test_a_close_that_is_not_clean_is_not_recorded(disk: RecordingDisk, log: LogManager) -> None:
-    log.force(log.append(KIND, b"x"))
-    log.close(clean=False)
-    assert read_control(disk).end_lsn == 0
-
-
-# --- Forgetting
-
-
-def _filled(log: LogManager) -> list[int]:
-    """Records of a block each, two segments full of them and some more."""
-    lsns = []
-    for number in range(2 * BLOCKS + 2):
-        lsns.append(log.append(KIND, b"%d" % number))
-        log.force(lsns[-1])
-    return lsns
-
-
-def test_a_restart_can_begin_with_the_first_record_of_a_segment(log: LogManager) -> None:
-    lsns = _filled(log)
-    assert log.restart_point(0) == 0
-    assert log.restart_point(lsns[BLOCKS] - 1) == 0
-    assert log.restart_point(lsns[BLOCKS]) == lsns[BLOCKS]
-    assert log.restart_point(lsns[-1]) == lsns[2 * BLOCKS]
-
-
-def test_restart_points_are_known_after_reading_the_log(
-    disk: RecordingDisk, log: LogManager
-) -> None:
-    lsns = _filled(log)
-    again = LogManager.open(_after_power_cut(disk))
-    assert len(_bodies(again)) == len(lsns)
-    assert again.restart_point(lsns[-1]) == lsns[2 * BLOCKS]
-
-
-def test_what_is_forgotten_is_not_read_and_its_room_is_used_again(
-    disk: RecordingDisk, log: LogManager
-) -> None:
-    lsns = _filled(log)
-    restart = log.restart_point(lsns[-1])
-    log.write_control(restart_lsn=restart)
-    log.forget_before(restart)
-    names = [name for name in disk.names() if name.startswith("log-")]
-    assert segment_name(0) not in names
-    log.force(log.append(KIND, b"behind"))
-    again = LogManager.open(_after_power_cut(disk))
-    assert _bodies(again, again.control.restart_lsn) == [b"8", b"9", b"behind"]
-
-
-def test_nothing_is_forgotten_that_the_control_record_does_not_name(log: LogManager) -> None:
-    lsns = _filled(log)
-    with pytest.raises(AssertionError):
-        log.forget_before(lsns[-1])
-
-
-# --- The control record
-
-
-def _slots(disk: RecordingDisk) -> list[Control]:
-    data = disk.image()[CONTROL_NAME]
-    slots = [decode_control(data[at:]) for at in (0, SLOT_DISTANCE)]
-    return [slot for slot in slots if isinstance(slot, Control)]
-
-
-def test_control_slots_are_written_in_turn(disk: RecordingDisk, log: LogManager) -> None:
-    assert [slot.sequence for slot in _slots(disk)] == [0, 1]
-    log.write_control(next_key=7)
-    assert [slot.sequence for slot in _slots(disk)] == [2, 1]
-    log.write_control(pages=3)
-    assert [slot.sequence for slot in _slots(disk)] == [2, 3]
-    assert (read_control(disk).next_key, read_control(disk).pages) == (7, 3)
-
-
-def test_a_store_exists_once_its_control_record_has_its_name(disk: RecordingDisk) -> None:
-    synced: list[str] = []
-    disk.during_sync = synced.append
-    LogManager.create(disk, CONTROL)
-    assert synced[-1] == CONTROL_NEW_NAME
-    assert CONTROL_NEW_NAME not in disk.names()
-
-
-@pytest.mark.parametrize("at", [0, SLOT_DISTANCE])
-def test_a_damaged_slot_is_refused_with_its_offset(disk: RecordingDisk, at: int) -> None:
-    LogManager.create(disk, CONTROL)
-    data = bytearray(disk.image()[CONTROL_NAME])
-    data[at + 20] ^= 1
-    with pytest.raises(Corruption, match=f"control, offset {at}: the slot is not whole"):
-        LogManager.open(RecordingDisk({**disk.image(), CONTROL_NAME: bytes(data)}))
-
-
-def test_slots_that_do_not_belong_together_are_refused(disk: RecordingDisk) -> None:
-    LogManager.create(disk, CONTROL)
-    data = bytearray(disk.image()[CONTROL_NAME])
-    foreign = encode_control(Control(1024, b"another identity", BLOCKS))
-    data[: len(foreign)] = foreign
-    with pytest.raises(Corruption, match="do not belong together"):
-        LogManager.open(RecordingDisk({**disk.image(), CONTROL_NAME: bytes(data)}))
-
-
-def test_another_version_is_refused_as_such(
-    disk: RecordingDisk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("mqserver.storage.format.FORMAT_VERSION", 2)
-    LogManager.create(disk, CONTROL)
-    monkeypatch.undo()
-    with pytest.raises(WrongFormat, match="version 2"):
-        LogManager.open(RecordingDisk(disk.image()))
-
-
-def test_a_lost_control_record_is_not_taken_for_a_new_store(
-    disk: RecordingDisk, log: LogManager
-) -> None:
-    log.force(log.append(KIND, b"precious"))
-    image = disk.image()
-    del image[CONTROL_NAME]
-    with pytest.raises(Corruption, match="control is missing, and log-0000000000000000 holds"):
-        LogManager.create(RecordingDisk(image), CONTROL)
-
-
-def test_an_unfinished_creation_is_begun_again(disk: RecordingDisk) -> None:
-    LogManager.create(disk, CONTROL)
-    image = disk.image()
-    image[CONTROL_NEW_NAME] = image.pop(CONTROL_NAME)[:100]
-    again = RecordingDisk(image)
-    LogManager.create(again, CONTROL)
-    assert _bodies(LogManager.open(RecordingDisk(again.image()))) == []
