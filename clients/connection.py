@@ -21,7 +21,9 @@ from clients.heartbeat import Heartbeat
 from clients.nodes import Node
 from clients.queue import Queue
 from clients.transaction import Outcome, Transaction
+from idl import system
 from idl.call import Address, Orb, limited
+from idl.coordination import Mq_TransactionAdmin, mqDatabaseSettings
 from idl.cos import Control, Status, TransactionFactory
 from idl.mq import Mq_Admin, Mq_Fifo, Mq_Standard, check_queue_name, mqNodeInfo
 from idl.otids import otid_of, parse_shown
@@ -30,6 +32,8 @@ T = TypeVar("T")
 
 ADMIN = "admin"
 FACTORY = "factory"
+TRANSACTION_ADMIN = "transactions"
+GRACE_S = 60.0
 CLOSE_S = 2.0
 DOUBTS_MAX = 1000
 
@@ -98,7 +102,8 @@ class Connection:
         self._node: Node | None = None
         self._deciding: Deciding | None = None
         self._watched_in = 0
-        self._doubts: dict[bytes, None] = {}
+        # By what database's mark each was decided, if by one.
+        self._doubts: dict[bytes, str] = {}
         self._is_closed = False
 
     # --- What people use
@@ -129,16 +134,51 @@ class Connection:
         if here in (Status.COMMITTED, Status.ROLLED_BACK, Status.ACTIVE):
             return _OUTCOMES[here]
         deciding = self.deciding()
+        mark = self._doubts.get(gtrid)
         try:
+            if mark:
+                told = deciding.decide_marked(gtrid, mark, False, (), self.timeout_s)
+                return _OUTCOMES[told.status]
             there = _OUTCOMES.get(deciding.outcome(gtrid).status, Outcome.UNKNOWN)
         except RAISED as failed:
             raise translated(failed, deciding.where) from failed
         if here is Status.PREPARED:
-            return Outcome.IN_DOUBT if there is Outcome.ACTIVE else there
+            # A database's mark may say otherwise than a coordinator that was not told.
+            return there if there is Outcome.COMMITTED else Outcome.IN_DOUBT
         # The coordinator is not told of what one node commits alone, so that its word for anything
         # but a commit counts only where it was asked to decide.
         is_its_own = gtrid in self._doubts or there is Outcome.COMMITTED
         return there if is_its_own else Outcome.UNKNOWN
+
+    def register_database(
+        self,
+        name: str,
+        dsn: str,
+        *,
+        password_file: str = "",
+        password_env: str = "",
+        schema: str = "",
+        grace: float = GRACE_S,
+    ) -> None:
+        """The coordinator knows the database and has its table there, so that it can be enlisted.
+
+        `dsn` holds no password: the file or the variable that has it is named. What an application
+        left prepared is rolled back after `grace` seconds. May be repeated. Over the network that
+        is for operators: `oncemq database add`.
+        """
+        deciding = self.deciding()
+        admin = self.node().orb.proxy(
+            f"PYRO:{TRANSACTION_ADMIN}@{deciding.address}", Mq_TransactionAdmin
+        )
+        grace_ms = round(1000 * grace)
+        settings = mqDatabaseSettings(name, dsn, password_file, password_env, schema, grace_ms)
+        try:
+            admin.addDatabase(settings)
+            admin.prepareDatabase(name, "")
+        except system.BAD_PARAM as wrong:
+            raise ValueError(wrong.reason) from wrong
+        except RAISED as failed:
+            raise translated(failed, deciding.where) from failed
 
     def ping(self) -> mqNodeInfo:
         """What the node says of itself; raises if it cannot be reached."""
@@ -247,9 +287,9 @@ class Connection:
             self._watched_in = os.getpid()
         return deciding
 
-    def doubt(self, gtrid: bytes) -> None:
+    def doubt(self, gtrid: bytes, mark: str = "") -> None:
         """See `Home.doubt`."""
-        self._doubts[gtrid] = None
+        self._doubts[gtrid] = mark
         while len(self._doubts) > DOUBTS_MAX:
             self._doubts.pop(next(iter(self._doubts)))
 

@@ -12,10 +12,12 @@ from collections.abc import Callable
 
 from clients.errors import OutcomeUnknown
 from clients.leases import Leases
+from clients.two_phase import KnownDatabases
 from idl import system
 from idl.call import Address, Orb, current_outgoing, limited
 from idl.coordination import Mq_Coordinator, Mq_Settler, mqOutcome, mqParticipant
 from idl.cos import RecoveryCoordinator, Resource, Status
+from idl.databases import DATABASE, DATABASE_SETTLER, MARKED
 from idl.otids import BRANCH, RECOVERY, SETTLER, member_name, otid_of
 from idl.proxies import neighbour_of
 
@@ -44,14 +46,15 @@ class Deciding:
         self._coordinator = orb.proxy(reference, Mq_Coordinator, ATTEMPT_S)
         self._settlers: dict[Address, Mq_Settler] = {}
         self.leases = Leases(self._coordinator, clock)
+        self.databases = KnownDatabases(self._coordinator.listDatabases, clock)
 
     def begin(self) -> bytes:
         """The name of a new transaction."""
         return self.leases.draw()
 
-    def recovery_of(self, gtrid: bytes, branch: str) -> RecoveryCoordinator:
-        """Whom the branch asks for the outcome."""
-        name = member_name(RECOVERY, gtrid, branch)
+    def recovery_of(self, gtrid: bytes, branch: str, mark: str = "") -> RecoveryCoordinator:
+        """Whom the branch asks for the outcome; `mark` is the database whose mark decides it."""
+        name = member_name(f"{MARKED}/{mark}" if mark else RECOVERY, gtrid, branch)
         return neighbour_of(self._coordinator, name, RecoveryCoordinator)
 
     def participant(self, node: Address, gtrid: bytes, branch: str) -> mqParticipant:
@@ -61,6 +64,13 @@ class Deciding:
             settler = self._orb.proxy(f"PYRO:{SETTLER}@{node}", Mq_Settler)
             self._settlers[node] = settler
         resource = neighbour_of(settler, member_name(BRANCH, gtrid, branch), Resource)
+        return mqParticipant(branch, resource, settler)
+
+    def database_participant(self, database: str, gtrid: bytes, branch: str) -> mqParticipant:
+        """A branch in a database that has been prepared."""
+        name = member_name(f"{DATABASE}/{database}", gtrid, branch)
+        resource = neighbour_of(self._coordinator, name, Resource)
+        settler = neighbour_of(self._coordinator, f"{DATABASE_SETTLER}/{database}", Mq_Settler)
         return mqParticipant(branch, resource, settler)
 
     def decide(
@@ -75,6 +85,21 @@ class Deciding:
             with contextlib.suppress(system.SystemException):
                 self.leases.renew()
         return outcome
+
+    def decide_marked(
+        self,
+        gtrid: bytes,
+        mark: str,
+        is_marked: bool,
+        participants: tuple[mqParticipant, ...],
+        patience_s: float,
+    ) -> mqOutcome:
+        """How the transaction ended, which the mark in this database says. See `decide`.
+
+        `is_marked`: the mark is there. Otherwise it is looked for, and a fence put in its place.
+        """
+        arguments = (otid_of(gtrid), mark, is_marked, participants)
+        return self._insist(gtrid, lambda: self._coordinator.decideMarked(*arguments), patience_s)
 
     def give_up(self, gtrid: bytes, patience_s: float) -> mqOutcome:
         """The transaction is rolled back, unless it was committed before."""

@@ -22,6 +22,7 @@ from typing import Any, TypeVar, cast
 from clients.errors import OnceMQError
 from clients.memory_disk import MemoryDisk
 from coordinator import coordination, interfaces
+from coordinator.database_objects import open_databases
 from coordinator.decision_log import DecisionLog
 from coordinator.service import Service
 from coordinator.tasks import ThreadTasks
@@ -121,19 +122,18 @@ class Runtime:
         self.orb = EmbeddedOrb()
         self._disks: list[Disk] = []
         try:
-            decisions = self._decisions(folder)
-            self._start(decisions, folder)
+            disk = self._disk(folder, "coordinator") if folder else MemoryDisk()
+            self._start(self._decisions(disk, folder), disk, folder)
         except StorageError as refused:
             self._close_disks()
             raise OnceMQError(_refusal(refused, folder)) from refused
 
-    def _decisions(self, folder: str | None) -> DecisionLog:
+    def _decisions(self, disk: Disk, folder: str | None) -> DecisionLog:
         if folder is None:
-            disk = MemoryDisk()
             return DecisionLog(disk, secrets.token_bytes, segment_blocks=MEMORY_SEGMENT_BLOCKS)
-        return DecisionLog(self._disk(folder, "coordinator"), secrets.token_bytes)
+        return DecisionLog(disk, secrets.token_bytes)
 
-    def _start(self, decisions: DecisionLog, folder: str | None) -> None:
+    def _start(self, decisions: DecisionLog, disk: Disk, folder: str | None) -> None:
         try:
             storage = self._storage(folder)
         except StorageError:
@@ -150,9 +150,10 @@ class Runtime:
             coordinator=str(HERE),
             permissions=Permissions.everything(),
         )
+        self._databases = open_databases(self._service, disk, secrets.token_bytes)
         self._service.start()
         interfaces.publish(self._service)
-        coordination.publish(self._service)
+        coordination.publish(self._service, self._databases)
         self._node.start()
 
     def _storage(self, folder: str | None) -> Storage:
@@ -173,6 +174,7 @@ class Runtime:
     def close(self) -> None:
         """Running work is rolled back, what was decided is on disk, others may have the place."""
         self._service.timeouts.close()
+        self._databases.close()
         self._node.drain()
         self._tasks.close(DRAIN_S)
         self._node.close()

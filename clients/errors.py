@@ -12,6 +12,7 @@
     ├── LimitExceeded         too large, or too many at once
     ├── KeyNotKnownYet        the key of a put whose transaction is not committed
     ├── TransactionEnded      the transaction is over, or is another's
+    ├── NotEnlisted           a database cannot take part in the transaction
     ├── Damaged               a payload is not what was put
     └── ServerFailed          the server could not do its work; its log has the details
 
@@ -132,6 +133,10 @@ class KeyNotKnownYet(OnceMQError):
 
 class TransactionEnded(OnceMQError):
     """The transaction is over and takes no more work. Begin another."""
+
+
+class NotEnlisted(OnceMQError):
+    """The database cannot take part in the transaction; the transaction goes on without it."""
 
 
 class Damaged(OnceMQError):

@@ -5,6 +5,10 @@
     one                its last request commits it in one phase       1
     several            all vote at once, then the coordinator decides 2 behind each other
 
+Databases vote as nodes do, and their own commits follow the decision; one that cannot vote decides
+by its commit, when all others have voted. See `two_phase.py`. It is long because every way to end
+is in it.
+
 Whatever the end, it is told: by returning, or by an exception that says what is known. A
 transaction belongs to one process; its threads take turns. It knows nodes and the coordinator,
 neither queues nor how a connection is made.
@@ -14,14 +18,16 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from types import TracebackType
-from typing import NoReturn, Protocol
+from typing import Any, NoReturn, Protocol
 
 from clients.branches import Branch, Ended
+from clients.database_drivers import DatabaseTrouble, Lost
 from clients.deciding import Deciding
 from clients.errors import (
     RAISED,
@@ -32,14 +38,18 @@ from clients.errors import (
     translated,
 )
 from clients.nodes import NETWORK, Node
+from clients.two_phase import DatabaseBranch, Databases
 from idl import system
 from idl.call import limited
+from idl.coordination import mqParticipant
 from idl.cos import HeuristicHazard, HeuristicMixed, Status
 from idl.mapping import UserException
 from idl.mq import BranchEnded
 from idl.otids import show
 
 ROLLBACK_S = 5.0
+
+log = logging.getLogger("oncemq.client")
 
 
 class Outcome(enum.StrEnum):
@@ -80,8 +90,8 @@ class Home(Protocol):
     def deciding(self) -> Deciding:
         """The way to the coordinator; raises an `OnceMQError`."""
 
-    def doubt(self, gtrid: bytes) -> None:
-        """The outcome is the coordinator's to tell, and was not told."""
+    def doubt(self, gtrid: bytes, mark: str = "") -> None:
+        """The outcome is the coordinator's to tell, by this database's mark, and was not told."""
 
 
 _CURRENT: ContextVar[Transaction | None] = ContextVar("oncemq_transaction", default=None)
@@ -118,6 +128,7 @@ class Transaction:
         self._gtrid = b""
         self._deciding: Deciding | None = None
         self._branches: dict[object, Branch] = {}
+        self._databases: Databases | None = None
         self._has_voted = False
 
     # --- What people see
@@ -149,6 +160,28 @@ class Transaction:
                 return
             self._check_open()
             self._roll_back("its owner rolled it back")
+
+    def enlist(self, connection: Any, *, database: str = "", markable: bool | None = None) -> Any:
+        """The connection's work belongs to the transaction; what is returned is to be used for it.
+
+        `connection` is one of psycopg 3 or sqlite3, or a Connection or an Engine of SQLAlchemy, in
+        no transaction of its own. `database` is the name under which the coordinator knows the
+        database; without it, that is found out. A database without two-phase commit takes part by
+        its own commit, one in each transaction and before all others; `markable=True` asks for
+        that. Raises `NotEnlisted`, which says what to do.
+        """
+        with self._lock:
+            self._check_open()
+            self._refuse_if_marked()
+            # Without the coordinator nobody could finish it after a crash.
+            self._name()
+            assert self._deciding is not None
+            if self._databases is None:
+                self._databases = Databases(self._deciding.databases)
+            try:
+                return self._databases.enlist(connection, self._gtrid, database, markable)
+            except RAISED as failed:
+                raise translated(failed, self._deciding.where) from failed
 
     def set_rollback_only(self, reason: str = "its owner marked it to be rolled back") -> None:
         """It can only be rolled back; the end of the `with` block does so without a word."""
@@ -299,12 +332,19 @@ class Transaction:
     # --- Ends
 
     def _commit(self) -> None:
+        databases = self._databases
+        reason = "" if databases is None else databases.why_not()
+        if reason:
+            self._roll_back(reason)
+            raise RolledBack(reason, retryable=False)
         working = [branch for branch in self._branches.values() if branch.has_work]
         # Others have only looked: their nodes are told, and nobody waits for what they say.
         self._tell_rollback(branch for branch in self._branches.values() if not branch.has_work)
         # From here on an interruption leaves it open how the transaction ends.
         self._status = Outcome.UNKNOWN
-        if len(working) == 1:
+        if databases is not None and databases.branches:
+            self._commit_with(databases, working)
+        elif len(working) == 1:
             self._commit_alone(working[0])
         elif working:
             self._commit_together(working)
@@ -347,24 +387,92 @@ class Transaction:
             raise OutcomeUnknown(self._gtrid) from failed
         return status
 
-    def _commit_together(self, working: list[Branch]) -> None:
+    def _commit_with(self, databases: Databases, working: list[Branch]) -> None:
+        try:
+            if working or len(databases.branches) > 1:
+                self._commit_together(working, databases)
+            else:
+                self._commit_database(databases.branches[0])
+        finally:
+            # What is prepared and not ended here is the coordinator's to end.
+            databases.let_go()
+
+    def _commit_database(self, branch: DatabaseBranch) -> None:
+        """Nobody else has work: its commit is all there is."""
+        try:
+            branch.commit()
+        except Lost as lost:
+            told = f"database {branch.database}: its connection was lost in the commit: {lost}"
+            raise OutcomeUnknown(self._gtrid, told) from lost
+        except DatabaseTrouble as refused:
+            self._refused_by_database(branch, refused)
+
+    def _commit_together(self, working: list[Branch], databases: Databases | None = None) -> None:
         deciding = self._deciding
         assert deciding is not None, "branches have names"
         self._has_voted = True
+        marked = None if databases is None else databases.marked
+        mark = "" if marked is None else marked.database
         asked = [
-            branch.prepare(deciding.recovery_of(self._gtrid, branch.name)) for branch in working
+            branch.prepare(deciding.recovery_of(self._gtrid, branch.name, mark))
+            for branch in working
         ]
+        # Beside the nodes, which are at work on theirs already.
+        trouble = None if databases is None else databases.prepare()
         votes: list[Ended | Exception] = [_vote(answer) for answer in asked]
         refused = next((vote for vote in votes if isinstance(vote, Exception)), None)
         if refused is not None:
             self._refused(refused, working[votes.index(refused)])
+        if trouble is not None:
+            self._refused_by_database(*trouble)
         participants = tuple(
             deciding.participant(branch.node.address, self._gtrid, branch.name)
             for branch, vote in zip(working, votes, strict=True)
             if isinstance(vote, Ended) and not vote.is_read_only
         )
+        if databases is not None:
+            participants += databases.participants(deciding.database_participant)
+        if marked is not None:
+            self._commit_by_mark(marked, participants, deciding)
+        elif participants:
+            self._have_decided(participants, deciding)
+        if databases is not None:
+            databases.commit_prepared()
+
+    def _commit_by_mark(
+        self, marked: DatabaseBranch, participants: tuple[mqParticipant, ...], deciding: Deciding
+    ) -> None:
         if not participants:
+            self._commit_database(marked)
             return
+        self._status = Outcome.IN_DOUBT
+        is_marked = False
+        try:
+            marked.write_mark()
+            # After this line it is committed, whatever happens.
+            marked.commit()
+            is_marked = True
+        except Lost as lost:
+            # Whether the mark is there, the coordinator will find out; or it puts up a fence.
+            log.info("database %s: %s", marked.database, lost)
+        except DatabaseTrouble as refused:
+            self._refused_by_database(marked, refused)
+        try:
+            outcome = deciding.decide_marked(
+                self._gtrid, marked.database, is_marked, participants, self._home.timeout_s
+            )
+        except (OutcomeUnknown, *RAISED) as failed:
+            if is_marked:
+                # The nodes will ask, and the mark be found.
+                log.warning("committed; the nodes will hear of it later: %s", failed)
+                return
+            self._home.doubt(self._gtrid, marked.database)
+            raise OutcomeUnknown(self._gtrid) from failed
+        if outcome.status is not Status.COMMITTED and not is_marked:
+            self._roll_back(f"database {marked.database}: its connection was lost in the commit")
+            raise RolledBack(self._reason)
+
+    def _have_decided(self, participants: tuple[mqParticipant, ...], deciding: Deciding) -> None:
         self._status = Outcome.IN_DOUBT
         try:
             outcome = deciding.decide(self._gtrid, participants, self._home.timeout_s)
@@ -395,10 +503,18 @@ class Transaction:
         self._roll_back(str(told))
         raise RolledBack(self._reason, told.retryable) from told
 
+    def _refused_by_database(self, branch: DatabaseBranch, refused: DatabaseTrouble) -> NoReturn:
+        reason = f"database {branch.database}: {refused}".replace(" NAME", f" {branch.database}")
+        self._roll_back(reason)
+        raise RolledBack(reason, refused.retryable) from refused
+
     def _roll_back(self, reason: str) -> None:
         """Nothing of it has happened, whether or not everybody can be told so now."""
         self._status = Outcome.ROLLED_BACK
         self._reason = reason
+        if self._databases is not None:
+            # First, since others may wait for the rows; whoever asks is told the same later.
+            self._databases.rollback()
         if self._has_voted and self._deciding is not None:
             # Those that have voted ask there, and nowhere else.
             with contextlib.suppress(OnceMQError, *RAISED):

@@ -110,13 +110,14 @@ LAYERS = {
                                         "idl.otids",
     "clients.consumer":                 "clients.transaction clients.nodes clients.messages "
                                         "clients.errors",
-    "clients.transaction":              "clients.branches clients.deciding clients.nodes "
+    "clients.transaction":              "clients.branches clients.deciding clients.two_phase "
+                                        "clients.database_drivers clients.nodes "
                                         f"clients.errors {CALLS} idl.otids",
     "clients.branches":                 "clients.nodes clients.messages clients.structs "
                                         f"clients.errors {CALLS} idl.proxies idl.otids",
     "clients.nodes":                    f"clients.errors {CALLS} idl.proxies",
-    "clients.deciding":                 f"clients.leases clients.errors {CALLS} idl.otids "
-                                        "idl.proxies",
+    "clients.deciding":                 "clients.leases clients.two_phase clients.errors "
+                                        f"{CALLS} idl.otids idl.proxies idl.databases",
     "clients.heartbeat":                f"clients.leases {CALLS}",
     "clients.leases":                   f"{WORDS} idl.otids",
     "clients.embedded":                 "clients.memory_disk clients.errors mqserver.* "
@@ -127,7 +128,12 @@ LAYERS = {
                                         "mqserver.storage.contract mqserver.storage.findings "
                                         "mqserver.storage.disk mqserver.errors",
     "clients.store_lines":              "",
-    "~clients.two_phase":               CALLS,
+    "clients.two_phase":                "clients.unwrapping clients.database_drivers "
+                                        "clients.errors idl.coordination idl.databases",
+    "clients.unwrapping":               "clients.psycopg_driver clients.sqlite_driver "
+                                        "clients.database_drivers clients.errors",
+    "clients.*_driver":                 "clients.database_drivers clients.errors idl.databases",
+    "clients.database_drivers":         "clients.errors idl.databases",
     "clients.messages":                 f"clients.structs clients.errors {WORDS}",
     "clients.structs":                  f"{WORDS} idl.otids",
     "clients.errors":                   f"{WORDS} idl.otids",
@@ -395,7 +401,8 @@ DOORS = (
     Door(
         "databases",
         things="psycopg psycopg2 sqlalchemy sqlite3 pymysql MySQLdb mariadb",
-        keepers="mqserver.storage.sql* coordinator.database_kinds clients.two_phase "
+        keepers="mqserver.storage.sql* coordinator.database_kinds clients.unwrapping "
+        "clients.*_driver "
         "clients.probes clients.demo",
         instead="Go through the storage contract, or enlist the caller's connection.",
     ),

@@ -141,7 +141,7 @@ class LossyHome:
     def begin(self, timeout: float = 30.0) -> Transaction:
         return Transaction(self, timeout, self.clock)
 
-    def doubt(self, gtrid: bytes) -> None:
+    def doubt(self, gtrid: bytes, mark: str = "") -> None:
         self.doubts.append(gtrid)
 
     def close(self) -> None:

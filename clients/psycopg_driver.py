@@ -1,0 +1,183 @@
+"""Connections of psycopg 3, as a transaction uses them: a part of the client's door to databases.
+
+psycopg has two-phase commit of its own and refuses a direct commit or rollback meanwhile. Without a
+prepare its `tpc_commit` is an ordinary commit, so that a marked transaction is guarded in the same
+way. It is imported when somebody enlists a connection of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import quote
+
+from clients.database_drivers import (
+    IDENTITY_QUERY,
+    DatabaseTrouble,
+    Fenced,
+    Lost,
+    first_line,
+)
+from clients.errors import NotEnlisted
+from idl.databases import IDENTITY, TABLE, WHOLE, BranchId, Kind, insertion
+
+_AGAIN = ("40", "53", "55P03", "57")
+_UNIQUE = "23505"
+_NO_TABLE = ("42P01", "3F000")
+_NO_PERMISSION = "42501"
+_OFF = "55000"
+# A commit that is not yet on disk may be lost in a power cut, and it is the decision.
+_DURABLY = (
+    " RETURNING set_config('synchronous_commit', CASE current_setting('synchronous_commit')"
+    " WHEN 'off' THEN 'on' WHEN 'local' THEN 'on' ELSE current_setting('synchronous_commit') END,"
+    " true)"
+)
+
+
+class PsycopgDriver:
+    """See `Driver`. Direct commits and rollbacks are refused by psycopg in such a transaction."""
+
+    kind = Kind.POSTGRESQL
+    can_prepare = True
+
+    def __init__(self, connection: Any) -> None:
+        import psycopg
+        from psycopg.rows import tuple_row
+
+        self._connection = connection
+        self._errors = psycopg.Error
+        self._statuses = psycopg.pq.TransactionStatus
+        self._tuples = tuple_row
+
+    def address(self) -> str:
+        """See `Driver.address`."""
+        info = self._connection.info
+        host = info.host if not info.host.startswith("/") else ""
+        return f"postgresql://{quote(info.user)}@{host}:{info.port}/{quote(info.dbname)}"
+
+    def identity(self, table: str) -> str:
+        """See `Driver.identity`."""
+        query = IDENTITY_QUERY.format(table=table, place="%s")
+        connection = self._connection
+        try:
+            with connection.cursor(row_factory=self._tuples) as cursor:
+                row = cursor.execute(query, (IDENTITY, WHOLE)).fetchone()
+            connection.rollback()
+        except self._errors as failed:
+            trouble = self._trouble(failed)
+            if not isinstance(trouble, Lost):
+                connection.rollback()
+            if getattr(failed, "sqlstate", None) in _NO_TABLE:
+                return ""
+            raise trouble from failed
+        return "" if row is None else str(row[0])
+
+    def check_idle(self) -> None:
+        """See `Driver.check_idle`."""
+        connection = self._connection
+        if connection.closed:
+            raise NotEnlisted("the connection is closed")
+        if connection.autocommit:
+            raise NotEnlisted(
+                "the connection commits every statement by itself: set conn.autocommit = False "
+                "before it is enlisted"
+            )
+        status = connection.info.transaction_status
+        if status is not self._statuses.IDLE:
+            raise NotEnlisted(
+                "the connection is in a transaction of its own already, to which even a select "
+                "belongs: commit it or roll it back, then enlist the connection"
+            )
+
+    def begin(self, branch: BranchId) -> None:
+        """See `Driver.begin`."""
+        connection = self._connection
+        try:
+            connection.tpc_begin(connection.xid(*branch.xid))
+        except self._errors as failed:
+            raise NotEnlisted(f"no transaction could begin: {first_line(failed)}") from failed
+
+    def why_not(self) -> str:
+        """See `Driver.why_not`."""
+        connection = self._connection
+        if connection.closed:
+            return (
+                "its connection was closed before the transaction ended: keep it open, and do not "
+                "give it back to a pool"
+            )
+        status = connection.info.transaction_status
+        if status is self._statuses.INERROR:
+            return "one of its statements has failed, after which it can only be rolled back"
+        if status is not self._statuses.INTRANS:
+            return "its transaction was ended by a statement, and not by the transaction's owner"
+        return ""
+
+    def write_row(self, table: str, row: tuple[str, str, str]) -> None:
+        """See `Driver.write_row`."""
+        self._do(lambda: self._connection.execute(insertion(table, "%s") + _DURABLY, row))
+
+    def prepare(self) -> None:
+        """See `Driver.prepare`."""
+        self._do(self._connection.tpc_prepare)
+
+    def commit(self) -> None:
+        """See `Driver.commit`."""
+        # Without a prepare this is an ordinary commit.
+        self._do(self._connection.tpc_commit)
+
+    def commit_prepared(self) -> None:
+        """See `Driver.commit_prepared`."""
+        try:
+            self._connection.tpc_commit()
+        except self._errors as failed:
+            self.let_go()
+            raise self._trouble(failed) from failed
+
+    def rollback(self) -> None:
+        """See `Driver.rollback`."""
+        try:
+            self._connection.tpc_rollback()
+        except self._errors:
+            # It is gone with the connection, or was never prepared, or the coordinator does it.
+            self.let_go()
+
+    def let_go(self) -> None:
+        """See `Driver.let_go`."""
+        connection = self._connection
+        if connection.closed:
+            return
+        if getattr(connection, "_tpc", None) is None:
+            return
+        # psycopg keeps its own note until its own commit succeeds, and has no other way out.
+        connection._tpc = None
+        try:
+            connection.rollback()
+        except self._errors:
+            connection.close()
+
+    def _do(self, work: Callable[[], object]) -> None:
+        try:
+            work()
+        except self._errors as failed:
+            raise self._trouble(failed) from failed
+
+    def _trouble(self, failed: Exception) -> DatabaseTrouble:
+        state = getattr(failed, "sqlstate", None) or ""
+        told = first_line(failed)
+        if self._connection.closed or self._connection.broken:
+            return Lost(told)
+        if state == _UNIQUE and TABLE in told:
+            return Fenced("it took too long, and was rolled back in the meantime", True)
+        if state in _NO_TABLE and TABLE in told:
+            return DatabaseTrouble(f"{told}: type `oncemq database prepare NAME`")
+        if state == _NO_PERMISSION and (TABLE in told or "for schema" in told):
+            return DatabaseTrouble(
+                f"{told}: type `oncemq database prepare NAME --grant ROLE`, with the role of the "
+                "application"
+            )
+        if state == _OFF or "prepared transactions are disabled" in told:
+            return DatabaseTrouble(
+                f"{told}: set max_prepared_transactions in postgresql.conf and restart PostgreSQL, "
+                "or enlist with markable=True"
+            )
+        return DatabaseTrouble(told, state.startswith(_AGAIN))

@@ -1,0 +1,460 @@
+"""A row and a message as one act, with a real PostgreSQL: what holds, and what a user is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+import psycopg
+import pytest
+import sqlalchemy
+from sqlalchemy.orm import Session
+
+import oncemq
+from clients.deciding import Deciding
+from clients.psycopg_driver import PsycopgDriver
+from clients.transaction import Outcome
+from tests.integration.enlisting import (
+    Gone,
+    Rows,
+    die,
+    died_after,
+    eventually,
+    in_doubt,
+    payloads,
+)
+from tests.postgres import Cluster, NoPostgres, cluster
+
+ROW = "INSERT INTO rows VALUES (%s)"
+
+
+@pytest.fixture(scope="module")
+def server(missing: Callable[[str], NoReturn]) -> Cluster:
+    try:
+        return cluster()
+    except NoPostgres as absent:
+        missing(str(absent))
+
+
+@pytest.fixture
+def mq() -> Iterator[oncemq.Connection]:
+    with oncemq.connect("memory:") as made:
+        yield made
+
+
+@pytest.fixture
+def rows(server: Cluster, mq: oncemq.Connection) -> Iterator[Rows]:
+    made = Rows(server)
+    made.register(mq)
+    yield made
+    server.disconnect(made.schema)
+    assert made.prepared() == 0
+
+
+@pytest.fixture
+def conn(rows: Rows) -> Iterator[psycopg.Connection[Any]]:
+    made = rows.connect()
+    yield made
+    made.close()
+
+
+def act(mq: oncemq.Connection, conn: Any, payload: str = "x", **how: Any) -> oncemq.Transaction:
+    """A row and a message, in a transaction that is not ended yet."""
+    tx = mq.begin()
+    db = tx.enlist(conn, **how)
+    db.execute(ROW, [payload])
+    mq.queue("q").put(payload.encode(), tx=tx)
+    return tx
+
+
+# --- One act -------------------------------------------------------------------------------------
+
+
+def test_a_row_and_a_message_are_there_together(
+    mq: oncemq.Connection, rows: Rows, conn: psycopg.Connection[Any]
+) -> None:
+    with mq.transaction() as tx:
+        db = tx.enlist(conn)
+        assert db is conn
+        db.execute(ROW, ["x"])
+        mq.queue("q").put(b"x")
+        assert rows.found() == payloads(mq) == []
+    assert tx.status is Outcome.COMMITTED
+    assert rows.found() == payloads(mq) == ["x"]
+    assert rows.prepared() == 0
+
+
+def test_a_rollback_leaves_neither_and_the_connection_is_free(
+    mq: oncemq.Connection, rows: Rows, conn: psycopg.Connection[Any]
+) -> None:
+    def fail() -> None:
+        with mq.transaction() as tx:
+            tx.enlist(conn).execute(ROW, ["x"])
+            mq.queue("q").put(b"x")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    act(mq, conn).rollback()
+    assert rows.found() == payloads(mq) == []
+    act(mq, conn, "y").commit()
+    conn.execute(ROW, ["z"])
+    conn.commit()
+    assert rows.found() == ["y", "z"]
+
+
+def test_a_message_that_was_got_and_two_databases_end_together(
+    mq: oncemq.Connection, rows: Rows, conn: psycopg.Connection[Any], server: Cluster
+) -> None:
+    other = Rows(server)
+    other.register(mq, "other")
+    mq.queue("q").put(b"x")
+    with other.connect() as second:
+        for is_wanted in (False, True):
+            tx = mq.begin()
+            message = mq.queue("q").get(tx=tx)
+            assert message is not None
+            for each in (conn, second):
+                tx.enlist(each).execute(ROW, [message.payload.decode()])
+            tx.commit() if is_wanted else tx.rollback()
+    assert rows.found() == other.found() == ["x"]
+    assert payloads(mq) == []
+
+
+def test_a_database_alone_is_committed_without_being_prepared(
+    mq: oncemq.Connection,
+    rows: Rows,
+    conn: psycopg.Connection[Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(PsycopgDriver, "prepare", die)
+    with mq.transaction() as tx:
+        tx.enlist(conn).execute(ROW, ["x"])
+    assert rows.found() == ["x"]
+
+
+def test_savepoints_inside_are_the_applications_own(
+    mq: oncemq.Connection, rows: Rows, conn: psycopg.Connection[Any]
+) -> None:
+    with mq.transaction() as tx:
+        db = tx.enlist(conn)
+        mq.queue("q").put(b"x")
+        with db.transaction():
+            db.execute(ROW, ["x"])
+        with pytest.raises(psycopg.Error), db.transaction():
+            db.execute("SELECT 1 / 0")
+    assert rows.found() == ["x"]
+
+
+# --- What is refused -----------------------------------------------------------------------------
+
+
+def test_a_direct_end_is_refused_and_the_transaction_goes_on(
+    mq: oncemq.Connection, rows: Rows, conn: psycopg.Connection[Any]
+) -> None:
+    tx = act(mq, conn)
+    with pytest.raises(psycopg.ProgrammingError, match="cannot be used during a two-phase"):
+        conn.commit()
+    with pytest.raises(psycopg.ProgrammingError, match="cannot be used during a two-phase"):
+        conn.rollback()
+    tx.commit()
+    assert rows.found() == payloads(mq) == ["x"]
+
+
+def test_a_connection_that_commits_by_itself_is_refused(mq: oncemq.Connection, rows: Rows) -> None:
+    tx = mq.begin()
+    with (
+        rows.connect(autocommit=True) as conn,
+        pytest.raises(oncemq.NotEnlisted, match=r"set conn\.autocommit = False before"),
+    ):
+        tx.enlist(conn)
+
+
+def test_a_connection_that_is_at_work_is_refused(
+    mq: oncemq.Connection, conn: psycopg.Connection[Any]
+) -> None:
+    conn.execute("SELECT 1")
+    with pytest.raises(oncemq.NotEnlisted, match="commit it or roll it back, then enlist"):
+        mq.begin().enlist(conn)
+    conn.rollback()
+    tx = mq.begin()
+    tx.enlist(conn)
+    with pytest.raises(oncemq.NotEnlisted, match="part of this transaction already"):
+        tx.enlist(conn)
+    with pytest.raises(oncemq.NotEnlisted, match="in a transaction of its own already"):
+        mq.begin().enlist(conn)
+    tx.rollback()
+
+
+def test_a_transaction_that_is_over_takes_no_database(
+    mq: oncemq.Connection, conn: psycopg.Connection[Any]
+) -> None:
+    tx = act(mq, conn)
+    tx.commit()
+    with pytest.raises(oncemq.TransactionEnded, match="over: committed"):
+        tx.enlist(conn)
+
+
+def test_a_database_that_nobody_registered_is_refused_with_what_to_type(
+    server: Cluster,
+) -> None:
+    with oncemq.connect("memory:") as mq, psycopg.connect(server.dsn) as conn:
+        with pytest.raises(oncemq.NotEnlisted) as told:
+            mq.begin().enlist(conn)
+        assert "oncemq database add NAME postgresql://oncemq@127.0.0.1:" in str(told.value)
+        with pytest.raises(oncemq.NotEnlisted, match="oncemq database add billing postgresql"):
+            mq.begin().enlist(conn, database="billing")
+
+
+def test_a_connection_to_another_database_than_was_named_is_refused(
+    mq: oncemq.Connection, rows: Rows, server: Cluster
+) -> None:
+    server.execute(f"CREATE DATABASE {rows.schema}")
+    with psycopg.connect(server.dsn.replace("/postgres", f"/{rows.schema}")) as conn:
+        with pytest.raises(oncemq.NotEnlisted, match="does not lead to database orders"):
+            mq.begin().enlist(conn, database="orders")
+        with pytest.raises(oncemq.NotEnlisted, match="is not registered"):
+            mq.begin().enlist(conn)
+
+
+def test_a_role_that_may_not_use_the_table_is_told_what_is_missing(
+    mq: oncemq.Connection, rows: Rows, server: Cluster
+) -> None:
+    role = f"role_{rows.schema}"
+    server.execute(f"CREATE ROLE {role} LOGIN")
+    with rows.connect() as conn:
+        conn.execute(f"SET SESSION AUTHORIZATION {role}".encode())
+        conn.commit()
+        for _ in range(2):
+            with pytest.raises(oncemq.NotEnlisted, match="oncemq database prepare orders --grant"):
+                mq.begin().enlist(conn)
+            server.execute(f"GRANT USAGE ON SCHEMA {rows.schema} TO {role}")
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (object(), "enlist a connection of psycopg 3 or sqlite3"),
+        (Session(), "enlist session.connection"),
+        (sqlalchemy.create_engine("sqlite://"), "in memory cannot take part"),
+    ],
+)
+def test_what_is_no_connection_that_can_take_part_is_refused(
+    mq: oncemq.Connection, given: Any, told: str
+) -> None:
+    with pytest.raises(oncemq.NotEnlisted, match=told):
+        mq.begin().enlist(given)
+
+
+# --- What goes wrong -----------------------------------------------------------------------------
+
+
+def test_a_failed_transaction_is_not_prepared_into_nothing(
+    mq: oncemq.Connection, rows: Rows, conn: psycopg.Connection[Any]
+) -> None:
+    tx = act(mq, conn)
+    with pytest.raises(psycopg.errors.DivisionByZero):
+        conn.execute("SELECT 1 / 0")
+    with pytest.raises(oncemq.RolledBack, match="orders: one of its statements has failed") as told:
+        tx.commit()
+    assert not told.value.retryable
+    assert rows.found() == payloads(mq) == []
+    act(mq, conn).commit()
+    assert rows.found() == payloads(mq) == ["x"]
+
+
+def test_a_transaction_that_a_statement_has_ended_takes_the_messages_with_it(
+    mq: oncemq.Connection, conn: psycopg.Connection[Any]
+) -> None:
+    tx = act(mq, conn)
+    conn.execute("ROLLBACK")
+    with pytest.raises(oncemq.RolledBack, match="ended by a statement"):
+        tx.commit()
+    assert payloads(mq) == []
+
+
+def test_what_the_database_refuses_at_the_vote_rolls_back_everything(
+    mq: oncemq.Connection, rows: Rows, conn: psycopg.Connection[Any]
+) -> None:
+    conn.execute(
+        "CREATE TABLE once (x int UNIQUE DEFERRABLE INITIALLY DEFERRED);INSERT INTO once VALUES (1)"
+    )
+    conn.commit()
+    tx = act(mq, conn)
+    conn.execute("INSERT INTO once VALUES (1)")
+    with pytest.raises(oncemq.RolledBack, match="database orders: duplicate key value"):
+        tx.commit()
+    tx = act(mq, conn)
+    conn.execute("CREATE TEMP TABLE short (x int)")
+    with pytest.raises(oncemq.RolledBack, match="operated on temporary objects"):
+        tx.commit()
+    assert rows.found() == payloads(mq) == []
+    act(mq, conn).commit()
+    assert rows.found() == payloads(mq) == ["x"]
+
+
+def test_a_connection_that_is_lost_before_the_vote_is_a_rollback(
+    mq: oncemq.Connection, rows: Rows, conn: psycopg.Connection[Any], server: Cluster
+) -> None:
+    tx = act(mq, conn)
+    server.disconnect(rows.schema)
+    with pytest.raises(oncemq.RolledBack, match="database orders: ") as told:
+        tx.commit()
+    assert told.value.retryable
+    assert rows.found() == payloads(mq) == []
+
+
+def test_a_connection_that_is_lost_between_vote_and_commit_loses_nothing(
+    mq: oncemq.Connection,
+    rows: Rows,
+    conn: psycopg.Connection[Any],
+    server: Cluster,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    commit_prepared = PsycopgDriver.commit_prepared
+
+    def cut(driver: PsycopgDriver) -> None:
+        server.disconnect(rows.schema)
+        commit_prepared(driver)
+
+    monkeypatch.setattr(PsycopgDriver, "commit_prepared", cut)
+    act(mq, conn).commit()
+    assert payloads(mq) == ["x"]
+    eventually(lambda: rows.found() == ["x"], "the coordinator commits the row")
+
+
+def test_a_coordinator_that_was_faster_is_no_trouble(
+    mq: oncemq.Connection,
+    rows: Rows,
+    conn: psycopg.Connection[Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    commit_prepared = PsycopgDriver.commit_prepared
+
+    def late(driver: PsycopgDriver) -> None:
+        eventually(
+            lambda: rows.found() == ["x"], "the coordinator commits", lambda: rows.register(mq)
+        )
+        commit_prepared(driver)
+
+    monkeypatch.setattr(PsycopgDriver, "commit_prepared", late)
+    act(mq, conn).commit()
+    monkeypatch.undo()
+    act(mq, conn, "y").commit()
+    assert rows.found() == payloads(mq) == ["x", "y"]
+
+
+def test_a_connection_that_was_closed_too_early_is_a_rollback(
+    mq: oncemq.Connection, rows: Rows, conn: psycopg.Connection[Any]
+) -> None:
+    tx = act(mq, conn)
+    conn.close()
+    with pytest.raises(oncemq.RolledBack, match="was closed before the transaction ended"):
+        tx.commit()
+    assert rows.found() == payloads(mq) == []
+
+
+# --- SQLAlchemy ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def engine(rows: Rows) -> Iterator[sqlalchemy.Engine]:
+    made = sqlalchemy.create_engine("postgresql+psycopg://", creator=rows.connect)
+    yield made
+    made.dispose()
+
+
+def test_an_engine_gives_a_connection_for_the_transaction(
+    mq: oncemq.Connection, rows: Rows, engine: sqlalchemy.Engine
+) -> None:
+    for payload in ("x", "y"):
+        with mq.transaction() as tx:
+            db = tx.enlist(engine)
+            db.execute(sqlalchemy.text("INSERT INTO rows VALUES (:p)"), {"p": payload})
+            mq.queue("q").put(payload.encode())
+            with pytest.raises(oncemq.OnceMQError, match=r"call tx.commit\(\)"):
+                db.commit()
+        assert db.closed
+    assert rows.found() == payloads(mq) == ["x", "y"]
+    assert engine.pool.checkedout() == 0  # type: ignore[attr-defined]
+
+
+def test_a_connection_of_sqlalchemy_takes_part_and_is_free_afterwards(
+    mq: oncemq.Connection, rows: Rows, engine: sqlalchemy.Engine
+) -> None:
+    insert = sqlalchemy.text("INSERT INTO rows VALUES (:p)")
+    with engine.connect() as conn:
+        with mq.transaction() as tx:
+            tx.enlist(conn).execute(insert, {"p": "x"})
+            mq.queue("q").put(b"x")
+        conn.commit()
+        conn.execute(insert, {"p": "y"})
+        conn.commit()
+    assert rows.found() == ["x", "y"]
+
+
+def test_a_connection_that_a_pool_takes_back_too_early_is_a_rollback(
+    mq: oncemq.Connection, rows: Rows, engine: sqlalchemy.Engine
+) -> None:
+    tx = mq.begin()
+    mq.queue("q").put(b"x", tx=tx)
+    conn = engine.connect()
+    tx.enlist(conn).execute(sqlalchemy.text("INSERT INTO rows VALUES ('x')"))
+    with pytest.raises(sqlalchemy.exc.ProgrammingError, match="during a two-phase transaction"):
+        conn.close()
+    with pytest.raises(oncemq.RolledBack, match="do not give it back to a pool"):
+        tx.commit()
+    assert rows.found() == payloads(mq) == []
+    with engine.connect() as conn:
+        assert conn.execute(sqlalchemy.text("SELECT 1")).scalar() == 1
+
+
+# --- The application is gone ---------------------------------------------------------------------
+
+
+BEFORE_DECISION: list[tuple[Any, str, Callable[..., Any]]] = [
+    (PsycopgDriver, "write_row", die),
+    (PsycopgDriver, "write_row", died_after(PsycopgDriver.write_row)),
+    (PsycopgDriver, "prepare", died_after(PsycopgDriver.prepare)),
+    (Deciding, "decide", die),
+]
+AFTER_DECISION: list[tuple[Any, str, Callable[..., Any]]] = [
+    (Deciding, "decide", died_after(Deciding.decide)),
+    (PsycopgDriver, "commit_prepared", die),
+    (PsycopgDriver, "commit_prepared", died_after(PsycopgDriver.commit_prepared)),
+]
+
+
+@pytest.mark.parametrize(
+    ("owner", "step", "dying", "expected"),
+    [(*each, []) for each in BEFORE_DECISION] + [(*each, ["x"]) for each in AFTER_DECISION],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_whenever_the_application_dies_row_and_message_agree(
+    server: Cluster,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    owner: Any,
+    step: str,
+    dying: Callable[..., Any],
+    expected: list[str],
+) -> None:
+    rows = Rows(server)
+    with oncemq.connect(f"file:{tmp_path}") as mq:
+        rows.register(mq)
+        mq.queue("in").put(b"x")
+        conn = rows.connect()
+        tx = act(mq, conn)
+        assert mq.queue("in").get(tx=tx) is not None
+        monkeypatch.setattr(owner, step, dying)
+        with pytest.raises(Gone):
+            tx.commit()
+        monkeypatch.undo()
+        conn.close()
+    # Whoever starts here again has only what is on disk, and asks at once.
+    with oncemq.connect(f"file:{tmp_path}") as mq:
+        eventually(lambda: rows.prepared() == 0, "no branch is left", lambda: rows.register(mq))
+        eventually(lambda: not in_doubt(mq), "the node has heard")
+        assert rows.found() == payloads(mq) == expected
+        assert payloads(mq, "in") == ([] if expected else ["x"])
