@@ -99,6 +99,12 @@ def _transactions() -> CommandModule:
     return tx_command
 
 
+def _databases() -> CommandModule:
+    from clients import database_command
+
+    return database_command
+
+
 def _stores() -> CommandModule:
     from clients import store_command
 
@@ -135,6 +141,7 @@ ENTRIES: dict[str, Entry] = {
     "queue": Entry("Makes, shows, changes, empties and deletes queues.", _queues, True),
     "admin": Entry("Shows a node, switches it on and off, and stops it.", _admin, True),
     "tx": Entry("Shows transactions and branches in doubt, and ends them.", _transactions, True),
+    "database": Entry("Shows and registers databases that take part.", _databases, True),
     "check": Entry("Examines a store and reports all damage.", _stores),
     "dump": Entry("Prints what is in a store, for people.", _stores),
     "config": Entry("Shows the settings and where each came from.", _settings, True),

@@ -33,8 +33,8 @@ from idl.databases import Kind, creation, parse_dsn, table_of
 
 EXAMPLES = {
     "oncemq database": {
-        "oncemq database add orders postgresql://app@HOST/orders": "a database to take part",
-        "oncemq database list": "whether they are reached, and what is prepared there",
+        "oncemq database add orders postgresql://app@HOST/orders": "that takes part",
+        "oncemq database list": "what is prepared there",
     },
     "oncemq database add": {
         "oncemq database add orders postgresql://app@HOST/orders": "the password is in ~/.pgpass",
@@ -42,7 +42,7 @@ EXAMPLES = {
         "oncemq database add stock sqlite:////var/lib/stock.db": "one without two-phase commit",
     },
     "oncemq database list": {
-        "oncemq database list": "all, and what was found when each was last looked at",
+        "oncemq database list": "all, and what was found there",
         "oncemq database list --json": "one object, for scripts",
     },
     "oncemq database prepare": {
@@ -95,13 +95,12 @@ def add(
 
     The coordinator then finishes what is prepared there, also when the application has died.
     """
-    # Checked here too, so that a password does not even travel.
-    table_of(parse_dsn(dsn), schema)
-    asked = mqDatabaseSettings(
-        name, dsn, password_file, password_env, schema, round(1000 * seconds(grace))
-    )
 
     def run(admin: Mq_TransactionAdmin) -> int:
+        # Checked here too, so that a password does not even travel.
+        table_of(parse_dsn(dsn), schema)
+        grace_ms = round(1000 * seconds(grace))
+        asked = mqDatabaseSettings(name, dsn, password_file, password_env, schema, grace_ms)
         info = admin.addDatabase(asked)
         if info.isReachable and not info.database.identity:
             info = admin.prepareDatabase(name, "")

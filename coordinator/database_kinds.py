@@ -95,7 +95,7 @@ def _open_postgresql(registered: Registered, limits: Limits) -> Link:
 
     def trouble_of(failed: Exception) -> DatabaseTrouble:
         assert isinstance(failed, psycopg.Error)
-        return _postgresql_trouble(failed.sqlstate or "", _first_line(failed), registered)
+        return postgresql_trouble(failed.sqlstate or "", _first_line(failed), registered)
 
     password = password_of(registered, os.environ)
     given: dict[str, Any] = {} if password is None else {"password": password}
@@ -136,7 +136,8 @@ def _open_postgresql(registered: Registered, limits: Limits) -> Link:
     return link
 
 
-def _postgresql_trouble(state: str, told: str, registered: Registered) -> DatabaseTrouble:
+def postgresql_trouble(state: str, told: str, registered: Registered) -> DatabaseTrouble:
+    """What an error of PostgreSQL with this SQLSTATE means."""
     if state == "42704":
         return NoSuchBranch(told)
     if state in ("42P01", "3F000"):
@@ -174,14 +175,17 @@ class _PreparedInMariadb:
 
     def prepared(self, link: Link) -> list[Prepared]:
         # Of the whole server: a branch of another of its databases cannot be told apart.
-        return [_read_xid(*row) for row in link.run("XA RECOVER")]
+        return [read_mariadb_xid(*row) for row in link.run("XA RECOVER")]
 
     def statement(self, is_commit: bool, branch: BranchId) -> str:
         format_id, gtrid, name = branch.xid
         return f"XA {'COMMIT' if is_commit else 'ROLLBACK'} '{gtrid}', '{name}', {format_id}"
 
 
-def _read_xid(format_id: int, gtrid_length: int, branch_length: int, data: str | bytes) -> Prepared:
+def read_mariadb_xid(
+    format_id: int, gtrid_length: int, branch_length: int, data: str | bytes
+) -> Prepared:
+    """A row of XA RECOVER."""
     text = data if isinstance(data, str) else data.decode("latin-1")
     return Prepared(format_id, text[:gtrid_length], text[gtrid_length:][:branch_length])
 
@@ -195,7 +199,7 @@ def _open_mariadb(registered: Registered, limits: Limits) -> Link:
 
     def trouble_of(failed: Exception) -> DatabaseTrouble:
         number = failed.args[0] if failed.args and isinstance(failed.args[0], int) else 0
-        return _mariadb_trouble(number, _first_line(failed), registered)
+        return mariadb_trouble(number, _first_line(failed), registered)
 
     where = registered.where
     options = dict(parse_qsl(urlsplit(registered.dsn).query))
@@ -232,7 +236,8 @@ def _open_mariadb(registered: Registered, limits: Limits) -> Link:
     return link
 
 
-def _mariadb_trouble(number: int, told: str, registered: Registered) -> DatabaseTrouble:
+def mariadb_trouble(number: int, told: str, registered: Registered) -> DatabaseTrouble:
+    """What an error of MariaDB with this number means."""
     if number == _XAER_NOTA:
         return NoSuchBranch(told)
     if number == _NO_SUCH_TABLE:

@@ -81,6 +81,8 @@ class Recovery:
         self._rows_s = rows_s
         # For databases that do not say how old a branch is.
         self._first_seen: dict[BranchId, float] = {}
+        # What was complained about before, and need not be again.
+        self._troubles: frozenset[str] = frozenset()
 
     def look(self) -> Seen:
         """What was found, and what is left of it after what is decided has been carried out."""
@@ -97,6 +99,7 @@ class Recovery:
             count.troubles.append(facts.trouble)
         else:
             self._forget_rows()
+        self._troubles = frozenset(count.troubles)
         told = count.troubles[0] if count.troubles else ""
         return Seen(
             True, told, facts, count.ours, count.foreign, round(count.oldest_s, 3), count.ended
@@ -115,7 +118,8 @@ class Recovery:
             raise
         except DatabaseTrouble as trouble:
             told = f"{show(branch.gtrid)}/{branch.branch}: {trouble}"
-            log.warning("database %s: %s", self._database.name, told)
+            if told not in self._troubles:
+                log.warning("database %s: %s", self._database.name, told)
             count.troubles.append(told)
             is_ended = False
         if is_ended:
