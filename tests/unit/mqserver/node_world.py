@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import zlib
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 from idl.cos import RecoveryCoordinator, Status
 from idl.local import HERE, LocalOrb
@@ -150,27 +151,15 @@ class Started:
     """A call that another thread makes."""
 
     def __init__(self, call: Callable[[], object]) -> None:
-        self._call = call
-        self._result: object = None
-        self._trouble: BaseException | None = None
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            self._result = self._call()
-        except BaseException as trouble:  # noqa: BLE001
-            self._trouble = trouble
+        pool = ThreadPoolExecutor(max_workers=1)
+        self._ends = pool.submit(call)
+        pool.shutdown(wait=False)
 
     @property
     def is_running(self) -> bool:
         """Whether it waits for something."""
-        return self._thread.is_alive()
+        return not self._ends.done()
 
     def result(self) -> object:
-        """What it returned, or raised."""
-        self._thread.join(10)
-        assert not self._thread.is_alive(), "the call does not end"
-        if self._trouble is not None:
-            raise self._trouble
-        return self._result
+        """What it returned, or raised; a timeout where it does not end."""
+        return self._ends.result(10)
