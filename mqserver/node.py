@@ -99,6 +99,16 @@ class NodeSettings:
         )
 
 
+def _checked(name: str) -> str:
+    try:
+        check_branch(name)
+    except InvalidValue:
+        raise InvalidValue(
+            f"node name {name[:60]!r}: use 1 to 64 letters, digits, dots, hyphens, underscores"
+        ) from None
+    return name
+
+
 class Node:
     """One node. `start` it once; `close` it once. The orb is its maker's, who closes it."""
 
@@ -115,13 +125,7 @@ class Node:
         wall_clock: Callable[[], float] = time.time,
         on_shutdown: Callable[[], None] = lambda: None,
     ) -> None:
-        try:
-            check_branch(name)
-        except InvalidValue:
-            raise InvalidValue(
-                f"node name {name[:60]!r}: use 1 to 64 letters, digits, dots, hyphens, underscores"
-            ) from None
-        self.name = name
+        self.name = _checked(name)
         self.settings = settings or NodeSettings()
         self._orb = orb
         self._clock = clock
@@ -131,13 +135,16 @@ class Node:
         self.queues.set_enabled(self.settings.enabled)
         self.resources = Resources(orb, self.storage)
         self.orphans = Orphans(orb, self.resources, clock, self.settings.asking)
-        limits = self.settings.work_limits()
-        self.work = Work(self.storage, clock, self.orphans.heard_of, limits)
-        may = permissions or Permissions.everything()
-        asking = self.settings.asking
+        self.work = Work(self.storage, clock, self.orphans.heard_of, self.settings.work_limits())
         self._abandoned = Abandoned(
-            orb, coordinator, self.work, clock, self.settings.silent_asked_s, asking.call_s
+            orb,
+            coordinator,
+            self.work,
+            clock,
+            self.settings.silent_asked_s,
+            self.settings.asking.call_s,
         )
+        may = permissions or Permissions.everything()
         self.channels = Channels(
             orb,
             self.storage,
@@ -146,15 +153,25 @@ class Node:
             may_browse=lambda principal, queue: may.allows(principal, queue, Right.BROWSE),
             is_operator=may.is_operator,
         )
-        self._parts = Parts(
-            name=name,
+        self._parts = self._composed(coordinator, may, wall_clock)
+        self._is_closing = False
+        self._is_closed = False
+        self._is_shutting_down = False
+        self._wakeup = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"node {name}", daemon=True)
+
+    def _composed(
+        self, coordinator: str, may: Permissions, wall_clock: Callable[[], float]
+    ) -> Parts:
+        return Parts(
+            name=self.name,
             coordinator=coordinator,
-            orb=orb,
+            orb=self._orb,
             storage=self.storage,
             queues=self.queues,
             work=self.work,
-            alone=Alone(self.storage, limits),
-            joining=Joining(orb, self.resources, name, new_request_id()),
+            alone=Alone(self.storage, self.settings.work_limits()),
+            joining=Joining(self._orb, self.resources, self.name, new_request_id()),
             permissions=may,
             channels=self.channels,
             wall_clock=wall_clock,
@@ -162,11 +179,6 @@ class Node:
             messages_per_call_max=self.settings.messages_per_call_max,
             is_closing=lambda: self._is_closing,
         )
-        self._is_closing = False
-        self._is_closed = False
-        self._is_shutting_down = False
-        self._wakeup = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"node {name}", daemon=True)
 
     def start(self) -> None:
         """Everything can be called; what is in doubt asks for its outcome, in the background."""
