@@ -54,8 +54,12 @@ Work = Callable[[oncemq.Connection], None]
 
 def comparisons(setting: Setting) -> list[Comparison]:
     """What this benchmark compares."""
-    put, move, two, sync = _limit(1, 1), _limit(2, 1), _limit(3, 2), _limit(0, 1)
     folder = setting.scratch
+    return [*_of_puts(folder), *_of_moves(folder), *_of_much(folder), _of_embedded(folder)]
+
+
+def _of_puts(folder: Path) -> list[Comparison]:
+    put = _limit(1, 1)
     return [
         Comparison(
             title="puts to one node, one client",
@@ -77,6 +81,12 @@ def comparisons(setting: Setting) -> list[Comparison]:
             baseline=put,
             calls=10,
         ),
+    ]
+
+
+def _of_moves(folder: Path) -> list[Comparison]:
+    move, two = _limit(2, 1), _limit(3, 2)
+    return [
         Comparison(
             title="a message moves between queues of one node",
             subjects=(
@@ -94,6 +104,11 @@ def comparisons(setting: Setting) -> list[Comparison]:
             bars=(Bar(TWO_NODES, two, TWO_NODES_RATIO_MAX),),
             calls=50,
         ),
+    ]
+
+
+def _of_much(folder: Path) -> list[Comparison]:
+    return [
         Comparison(
             title=f"{SHARE} transactions of one put for each client process",
             subjects=(
@@ -113,14 +128,18 @@ def comparisons(setting: Setting) -> list[Comparison]:
             yardstick=Yardstick.MEDIAN_CALL,
             calls=10,
         ),
-        Comparison(
-            title="embedded on disk",
-            subjects=(_Embedded(folder / "embedded"), _Limit(sync, folder / "limit", 0, 1)),
-            baseline=sync,
-            bars=(Bar(EMBEDDED, sync, EMBEDDED_RATIO_MAX),),
-            calls=100,
-        ),
     ]
+
+
+def _of_embedded(folder: Path) -> Comparison:
+    sync = _limit(0, 1)
+    return Comparison(
+        title="embedded on disk",
+        subjects=(_Embedded(folder / "embedded"), _Limit(sync, folder / "limit", 0, 1)),
+        baseline=sync,
+        bars=(Bar(EMBEDDED, sync, EMBEDDED_RATIO_MAX),),
+        calls=100,
+    )
 
 
 # --- The work ------------------------------------------------------------------------------------
