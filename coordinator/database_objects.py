@@ -37,7 +37,14 @@ from idl.cos import (
     Status,
     Vote,
 )
-from idl.databases import DATABASE, DATABASE_SETTLER, MARKED, BranchId, check_name
+from idl.databases import (
+    DATABASE,
+    DATABASE_SETTLER,
+    MARKED,
+    BranchId,
+    check_name,
+    mark_of,
+)
 from idl.mapping import InvalidValue
 from idl.otids import split_member, split_otid
 from mqserver.storage.disk import Disk
@@ -184,7 +191,10 @@ class ResourceServant:
     def rollback(self) -> None:
         """See `Resource.rollback`."""
         self._check(Verdict.ROLLED_BACK)
+        mark, gtrid = mark_of(self._branch.branch), self._branch.gtrid
         try:
+            if mark and self._objects.marks.settle(mark, gtrid):
+                raise system.INVALID_TRANSACTION(f"the mark in {mark} has committed it")
             self._objects.databases.find(self._name).rollback(self._branch)
         except CommittedAlone:
             raise HeuristicCommit() from None

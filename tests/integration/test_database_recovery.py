@@ -6,7 +6,12 @@ The coordinator is in this process, and its time is moved by hand; that of the d
 from __future__ import annotations
 
 import itertools
+import json
 import os
+import signal
+import sqlite3
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,12 +23,18 @@ import pytest
 
 from coordinator.database_recovery import Seen
 from coordinator.registry import Registered
-from idl.cos import HeuristicHazard, Status
-from idl.databases import BranchId, branch_name
-from idl.otids import FORMAT_ID, Gtrid, decode_gtrid
-from tests.integration.database_world import World, without_prepared_transactions, work
+from idl import system
+from idl.call import Address
+from idl.coordination import Mq_Coordinator, Mq_Settler, mqParticipant
+from idl.cos import HeuristicHazard, Resource, Status
+from idl.databases import COMMITTED, WHOLE, BranchId, branch_name, insertion
+from idl.orb import NetworkOrb
+from idl.otids import FORMAT_ID, Gtrid, decode_gtrid, issue, member_name, otid_of
+from tests.crash.faults import Crash, Fault, at
+from tests.integration.database_world import World, mark, without_prepared_transactions, work
 from tests.postgres import Cluster, NoPostgres, cluster
 
+ROOT = Path(__file__).resolve().parent.parent.parent
 SECRET = "ONCEMQ_TEST_PASSWORD"
 GRACE_S = 0.2
 _numbers = itertools.count()
@@ -402,3 +413,203 @@ def test_the_identity_stays_and_tells_databases_apart(place: Place) -> None:
     assert (told.kind, told.table) == ("postgresql", '"public".oncemq_outcome')
     assert "@" in told.dsn
     assert ":" not in told.dsn.partition("//")[2].partition("@")[0]
+
+
+# --- Every moment of the coordinator -------------------------------------------------------------
+
+
+def test_a_coordinator_that_stops_at_any_operation_leaves_nothing_in_doubt(place: Place) -> None:
+    world = place.world
+    outcomes = []
+    # Decided, carried out, settled, and its row forgotten.
+    for step in itertools.count(1):
+        before = world.disk.operations
+        world.disk.faults = at(before + step, Fault.CRASH)
+        gtrid, value = world.begin(), f"value {step:02d}"
+        connection, branch = place.work(gtrid, value)
+        connection.close()
+        told = None
+        try:
+            told = world.decide(gtrid, world.participant("orders", branch)).status
+            world.settled()
+            place.look()
+            is_crashed = False
+        except Crash:
+            is_crashed = True
+        world.restart()
+        world.settled()
+        place.look_after_the_grace()
+        assert (place.prepared(), world.open()) == (0, 0)
+        assert world.service.transactions.with_heuristics() == []
+        assert value in place.rows() or told is not Status.COMMITTED
+        outcomes.append(value in place.rows())
+        if not is_crashed:
+            break
+    # Before the decision, behind it, and the last without any stop.
+    assert set(outcomes) == {True, False}
+    assert len(outcomes) > 3
+    assert outcomes[-1]
+
+
+# --- Marks, beside prepared branches and in PostgreSQL -------------------------------------------
+
+
+@pytest.fixture
+def shop(place: Place, tmp_path: Path) -> tuple[Path, Registered]:
+    """A SQLite database that is registered as `stock` beside `orders`."""
+    path = tmp_path / "stock.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE work (value)")
+    connection.close()
+    registered = Registered("stock", f"sqlite:///{path}", grace_s=GRACE_S)
+    assert place.world.register(registered).trouble == ""
+    return path, registered
+
+
+def test_a_prepared_branch_beside_a_mark_gets_what_the_mark_says(
+    place: Place, shop: tuple[Path, Registered]
+) -> None:
+    marked, unmarked = place.world.begin(), place.world.begin()
+    for gtrid in (marked, unmarked):
+        connection, _ = place.work(gtrid, gtrid.hex(), mark="stock")
+        connection.close()
+    mark(*shop, marked, "row")
+    place.world.die()
+    assert place.look_after_the_grace().ended == 2
+    assert (place.rows(), place.prepared()) == ([marked.hex()], 0)
+    with pytest.raises(sqlite3.IntegrityError):
+        mark(*shop, unmarked, "late")
+
+
+def test_a_prepared_branch_waits_for_a_mark_that_cannot_be_read(
+    place: Place, shop: tuple[Path, Registered]
+) -> None:
+    path, registered = shop
+    gtrid = place.world.begin()
+    connection, branch = place.work(gtrid, "one", mark="stock")
+    connection.close()
+    mark(path, registered, gtrid, "row")
+    place.world.die()
+    place.world.objects.databases.remove("stock")
+    seen = place.look_after_the_grace()
+    assert (seen.ours, seen.ended) == (1, 0)
+    assert "waits for what stock says" in seen.trouble
+    resource = place.world.participant("orders", branch).resource
+    assert resource is not None
+    with pytest.raises(system.TRANSIENT, match="stock"):
+        resource.rollback()
+    place.world.register(registered)
+    with pytest.raises(system.INVALID_TRANSACTION, match="mark in stock has committed it"):
+        resource.rollback()
+    assert place.look().ended == 1
+    assert place.rows() == ["one"]
+
+
+def test_in_postgresql_a_fence_waits_for_an_owner_that_is_committing(place: Place) -> None:
+    gtrid = place.world.begin()
+    place.world.die()
+    owner = psycopg.connect(place.dsn)
+    row = (gtrid.hex(), WHOLE, COMMITTED)
+    owner.execute(insertion(place.registered.table, "%s").encode(), row)
+    # Its commit may arrive or not: nothing may be told to anybody.
+    with pytest.raises(system.TRANSIENT, match="lock timeout"):
+        place.world.ask_mark("orders", gtrid)
+    owner.commit()
+    assert place.world.ask_mark("orders", gtrid) is Status.COMMITTED
+    owner.close()
+
+
+def test_in_postgresql_a_late_mark_finds_the_fence(place: Place) -> None:
+    gtrid = place.world.begin()
+    place.world.die()
+    owner = psycopg.connect(place.dsn)
+    owner.execute("INSERT INTO work VALUES ('late')")
+    assert place.world.ask_mark("orders", gtrid) is Status.ROLLED_BACK
+    row = (gtrid.hex(), WHOLE, COMMITTED)
+    with pytest.raises(psycopg.errors.UniqueViolation):
+        owner.execute(insertion(place.registered.table, "%s").encode(), row)
+    owner.close()
+    assert place.rows() == []
+
+
+# --- As a process --------------------------------------------------------------------------------
+
+
+def test_a_coordinator_that_is_killed_after_the_decision_commits_when_it_is_back(
+    place: Place, tmp_path: Path
+) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text(os.environ[SECRET])
+    secret.chmod(0o600)
+    process = Running(tmp_path / "tx")
+    try:
+        told = oncemq(
+            "database", "add", "orders", place.registered.dsn, "--password-file", str(secret),
+            "--coordinator", str(process.address),
+        )  # fmt: skip
+        assert (told.returncode, told.stdout) == (0, "orders is registered.\n")
+        orb = NetworkOrb()
+        where = f"@{process.address}"
+        coordination = orb.proxy(f"PYRO:coordination{where}", Mq_Coordinator)
+        lease = coordination.lease(0, 0)
+        gtrid = issue(lease.prefix, lease.secret, lease.first)
+        connection, branch = place.work(gtrid, "one")
+        connection.close()
+        member = member_name("PYRO:database/orders", gtrid, branch.branch)
+        resource = orb.proxy(f"{member}{where}", Resource)
+        settler = orb.proxy(f"PYRO:database-settler/orders{where}", Mq_Settler)
+        decided = coordination.decide(
+            otid_of(gtrid), (mqParticipant(branch.branch, resource, settler),)
+        )
+        process.end(signal.SIGKILL)
+        orb.close()
+        assert decided.status is Status.COMMITTED
+        process = Running(tmp_path / "tx")
+        deadline = time.monotonic() + 10.0
+        while place.prepared() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert (place.rows(), place.prepared()) == (["one"], 0)
+        listed = oncemq("database", "list", "--json", "--coordinator", str(process.address))
+        [found] = json.loads(listed.stdout)["databases"]
+        assert (found["reachable"], found["two_phase"], found["prepared_ours"]) == (True, True, 0)
+        assert os.environ[SECRET] not in (tmp_path / "tx" / "databases.toml").read_text()
+        assert process.end(signal.SIGTERM)[0] == 0
+    finally:
+        process.process.kill()
+        process.process.wait()
+
+
+class Running:
+    """A coordinator that was started by the command."""
+
+    def __init__(self, data: Path) -> None:
+        command = [sys.executable, "-m", "clients.cli", "coordinator", "--quiet"]
+        self.process = subprocess.Popen(
+            [*command, "--data", str(data), "--listen", "127.0.0.1:0"],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        told = self.process.stdout.readline().strip()
+        self.address = Address.parse(told.rpartition(" ")[2])
+
+    def end(self, number: signal.Signals) -> tuple[int, str]:
+        """Sends the signal; the exit code, and what was said on standard error."""
+        self.process.send_signal(number)
+        _, complaint = self.process.communicate(timeout=20.0)
+        return self.process.returncode, complaint
+
+
+def oncemq(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """One command, from beginning to end."""
+    return subprocess.run(
+        [sys.executable, "-m", "clients.cli", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        timeout=60.0,
+    )
