@@ -277,10 +277,13 @@ LAYERS = {
                                         f"{FILES}",
     "mqserver.storage.record_stream":   "mqserver.storage.findings mqserver.storage.format "
                                         "mqserver.errors",
-    "mqserver.storage.paged":           "mqserver.storage.checkpoint mqserver.storage.recovery "
-                                        "mqserver.storage.consumers mqserver.storage.payloads "
+    "mqserver.storage.paged":           "mqserver.storage.paged_queues mqserver.storage.payloads "
                                         "mqserver.storage.records mqserver.storage.index "
                                         "mqserver.storage.lock_manager "
+                                        f"mqserver.storage.contract {FILES}",
+    "mqserver.storage.paged_queues":    "mqserver.storage.checkpoint mqserver.storage.recovery "
+                                        "mqserver.storage.consumers mqserver.storage.payloads "
+                                        "mqserver.storage.records mqserver.storage.index "
                                         f"mqserver.storage.contract {FILES}",
     "mqserver.storage.consumers":       "mqserver.storage.records mqserver.storage.index "
                                         f"mqserver.storage.contract {FILES}",
