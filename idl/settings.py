@@ -184,6 +184,8 @@ SETTINGS = (
             "queues of a node", 1, 1_000_000),
     Setting("limits.lock_wait_s", Kind.SECONDS, 5.0, "",
             "time that a get by key waits for another transaction", 0, 3600),
+    Setting("limits.silent_s", Kind.SECONDS, 300.0, "",
+            "silence after which a node rolls back work that was not prepared", 1, 86400),
     Setting("log.level", Kind.LEVEL, "info", "--log-level",
             "what is logged: debug, info, warning, error"),
     Setting("log.format", Kind.FORMAT, "text", "--log-format",

@@ -44,6 +44,7 @@ from mqserver.storage.contract import Storage
 from mqserver.storage.disk import RealDisk
 from mqserver.storage.memory import MemoryStorage
 from mqserver.storage.paged import PagedStorage
+from mqserver.transactions.orphans import AskingTimes
 
 OK, WRONG_SETTINGS, DAMAGED, IN_USE, NOT_A_STORE, FAULT, SYSTEM = 0, 2, 3, 4, 5, 70, 71
 IDENTITY_BYTES = 16
@@ -272,6 +273,7 @@ def _node_settings(settings: Settings) -> NodeSettings:
         branch_messages_max=settings["limits.transaction_messages"],
         branch_bytes_max=settings["limits.transaction_bytes"],
         lock_wait_s=settings["limits.lock_wait_s"],
+        asking=AskingTimes(silent_s=settings["limits.silent_s"]),
     )
 
 
