@@ -78,8 +78,8 @@ class WatchedStorage:
     # --- Telling
 
     def _note(self, branch: bytes) -> _Changes:
-        found = self._changes.get(branch)
-        return self._changes.setdefault(branch, _Changes()) if found is None else found
+        """What is noted of a branch of which nothing was, unless another thread was first."""
+        return self._changes.setdefault(branch, _Changes())
 
     def _drop_if_empty(self, branch: bytes, changes: _Changes) -> None:
         if not changes.stored and not changes.taken:
@@ -111,16 +111,19 @@ class WatchedStorage:
             listener(branch, outcome)
 
     def _tell_stored(self, changes: _Changes) -> None:
-        own = {key for _, keys, _ in changes.taken for key in keys} if changes.taken else ()
-        for queue, keys, groups in changes.stored:
-            if not own:
+        if not changes.taken:
+            for queue, keys, groups in changes.stored:
                 self._tell(Arrival(queue, tuple(keys), tuple(groups)))
-                continue
+            return
+        own = {key for _, keys, _ in changes.taken for key in keys}
+        for queue, keys, groups in changes.stored:
             left = [(k, g) for k, g in zip(keys, groups, strict=True) if k not in own]
             if left:
                 self._tell(Arrival(queue, *map(tuple, zip(*left, strict=True))))
 
     def _tell_returned(self, changes: _Changes) -> None:
+        if not changes.taken:
+            return
         own = {key for _, keys, _ in changes.stored for key in keys}
         for queue, keys, groups in changes.taken:
             left = [(k, g) for k, g in zip(keys, groups, strict=True) if k not in own]
@@ -131,7 +134,7 @@ class WatchedStorage:
 
     def store(self, branch: bytes, queue: str, messages: Sequence[NewMessage]) -> range:
         """See `Storage.store`."""
-        changes = self._note(branch)
+        changes = self._changes.get(branch) or self._note(branch)
         try:
             keys = self._storage.store(branch, queue, messages)
         except BaseException:
@@ -144,7 +147,7 @@ class WatchedStorage:
 
     def take(self, branch: bytes, queue: str, selection: Selection, limit: int) -> list[Message]:
         """See `Storage.take`."""
-        changes = self._note(branch)
+        changes = self._changes.get(branch) or self._note(branch)
         try:
             taken = self._storage.take(branch, queue, selection, limit)
         except BaseException:
@@ -157,7 +160,7 @@ class WatchedStorage:
         self, branch: bytes, queue: str, keys: Sequence[int], timeout_s: float
     ) -> list[Message]:
         """See `Storage.take_keys`."""
-        changes = self._note(branch)
+        changes = self._changes.get(branch) or self._note(branch)
         try:
             taken = self._storage.take_keys(branch, queue, keys, timeout_s)
         except BaseException:

@@ -100,10 +100,6 @@ class _Known:
             self.largest = largest + HEADER_BYTES + 4 * ATTRIBUTES_LENGTH_MAX
         self.seen_at = now
 
-    @property
-    def is_limited(self) -> bool:
-        return self.settings.messages_max > 0 or self.settings.bytes_max > 0
-
 
 class Queues:
     """All queues of a node. May be used from any thread."""
@@ -146,11 +142,15 @@ class Queues:
 
         A queue that is missing raises `QueueNotFound` only where none is made by using it.
         """
+        self._usable(queue)
+
+    def _usable(self, queue: str) -> _Known | None:
         known = self._find(queue)
         if not self._is_enabled or (known is not None and not known.settings.enabled):
             raise QueueDisabled(queue)
         if known is None and not self.limits.is_creating:
             raise QueueNotFound(queue)
+        return known
 
     def _find(self, queue: str) -> _Known | None:
         known = self._known.get(queue)
@@ -248,15 +248,21 @@ class Queues:
 
     def store(self, branch: bytes, queue: str, messages: Sequence[NewMessage]) -> range:
         """The branch has stored the messages. Raises `QueueDisabled`, `QueueFull`."""
-        known = self._find(queue) or self._made(queue)
-        if not self._is_enabled or not known.settings.enabled:
+        known = self._known.get(queue)
+        if known is None or self.limits.is_shared:
+            known = self._find(queue) or self._made(queue)
+        settings = known.settings
+        if not self._is_enabled or not settings.enabled:
             raise QueueDisabled(queue)
-        largest = max([weight(new.payload, new.attributes) for new in messages], default=0)
+        if len(messages) == 1:
+            largest = weight(messages[0].payload, messages[0].attributes)
+        else:
+            largest = max([weight(new.payload, new.attributes) for new in messages], default=0)
         if largest > known.largest:
             # Before it is stored, so that nobody takes it who counts on smaller ones.
             with known.lock:
                 known.largest = max(known.largest, largest)
-        if not known.is_limited:
+        if not settings.messages_max and not settings.bytes_max:
             return self._storage.store(branch, queue, messages)
         with known.lock:
             self._make_room(known, queue, messages)
@@ -282,7 +288,12 @@ class Queues:
         self, branch: bytes, queue: str, selection: Selection, count: int, wait_s: float
     ) -> list[Message]:
         """The branch has taken the next messages; none when there was nothing for so long."""
-        self.check_usable(queue)
+        known = self._usable(queue)
+        if count == 1 and known is not None:
+            # There is one step only, whatever its size.
+            found = self._storage.take(branch, queue, selection, 1)
+            if found or wait_s <= 0:
+                return found
 
         def look() -> list[Message]:
             return self.take_now(branch, queue, selection, count, self.limits.bytes_soft_max)

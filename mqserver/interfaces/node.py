@@ -49,6 +49,7 @@ NULL_FORMAT_ID = -1
 WAIT_MS_MAX = 60_000
 LISTS_PER_BRANCH_MAX = 100
 NAMES_CACHED_MAX = 1000
+NO_KEYS = range(0)
 NAMED_TWICE = "a branch is named beside its transaction, not in the otid"
 
 _op = translating(Mq_Node)
@@ -102,7 +103,7 @@ class NodeServant:
 
     def _put_alone(self, call: Call, queue: str, new: list[NewMessage]) -> mqKeyList:
         def put(branch: bytes) -> Done:
-            keys = self._queues.store(branch, queue, new) if new else range(0)
+            keys = self._queues.store(branch, queue, new) if new else NO_KEYS
             return Done(keys, is_changed=bool(new))
 
         try:
@@ -115,11 +116,12 @@ class NodeServant:
 
     def _store(self, found: Branch, queue: str, new: list[NewMessage]) -> range:
         if not new:
-            return range(0)
-        size = sum([len(message.payload) for message in new])
-        self._work.count_stored(found, len(new), size)
+            return NO_KEYS
+        count = len(new)
+        size = len(new[0].payload) if count == 1 else sum([len(each.payload) for each in new])
+        self._work.count_stored(found, count, size)
         keys = self._queues.store(found.id, queue, new)
-        found.stored += len(new)
+        found.stored += count
         found.stored_bytes += size
         return keys
 
@@ -200,10 +202,10 @@ class NodeServant:
         """See `Mq_Node.pushDown`."""
         call = self._parts.entered()
         prepared = self._read_work(call, work)
-        recovery = self._recovery(branch)
+        recovery = b"" if branch.recovery is None else self._recovery(branch)
 
-        def push(found: Branch) -> tuple[range, ...]:
-            return tuple([self._do(found, *each) for each in prepared])
+        def push(found: Branch) -> list[range]:
+            return [self._do(found, *each) for each in prepared]
 
         status, is_read_only, keys = self._work.push_down(
             self._branch_id(branch), call.principal.name, request, push, completion, recovery
@@ -216,7 +218,10 @@ class NodeServant:
         self, call: Call, work: mqWorkList
     ) -> list[tuple[str, list[NewMessage], list[int]]]:
         """Everything is checked before anything is done."""
-        self._check_count(sum([len(each.puts.payloads) + len(each.removes) for each in work]))
+        count = 0
+        for each in work:
+            count += len(each.puts.payloads) + len(each.removes)
+        self._check_count(count)
         position = 0
         prepared = []
         for each in work:
@@ -227,12 +232,13 @@ class NodeServant:
     def _read_one(
         self, call: Call, work: mqWork, position: int
     ) -> tuple[str, list[NewMessage], list[int]]:
-        if work.puts.payloads or not work.removes:
-            self._parts.check(call, work.queue, Right.WRITE, "pushDown")
-        if work.removes:
-            self._parts.check(call, work.queue, Right.READ, "pushDown")
-        removes = [key_number(work.queue, key) for key in work.removes]
-        return work.queue, self._new(work.puts, call, position), removes
+        queue, removes = work.queue, work.removes
+        if work.puts.payloads or not removes:
+            self._parts.check(call, queue, Right.WRITE, "pushDown")
+        if removes:
+            self._parts.check(call, queue, Right.READ, "pushDown")
+        numbers = [key_number(queue, key) for key in removes] if removes else []
+        return queue, self._new(work.puts, call, position), numbers
 
     def _do(self, found: Branch, queue: str, new: list[NewMessage], removes: list[int]) -> range:
         keys = self._store(found, queue, new)

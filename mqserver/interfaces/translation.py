@@ -50,14 +50,15 @@ def new_messages(
     """The messages of a batch, each with the digest that came with it, which is checked."""
     payloads, digests = batch.payloads, batch.digests
     crc32 = zlib.crc32
+    is_only = len(payloads) == 1 and len(payloads[0]) <= message_bytes_max
+    if is_only and crc32(payloads[0]) == digests[0]:
+        return [_only_message(batch, now_us, sender)]
     for payload, digest in zip(payloads, digests):  # noqa: B905
         if crc32(payload) != digest:
             raise DigestMismatch(position)
         if len(payload) > message_bytes_max:
             raise errors.LimitExceeded(f"{message_bytes_max} bytes in one message")
         position += 1
-    if len(payloads) == 1:
-        return [_only_message(batch, now_us, sender)]
     count = len(payloads)
     zeros = [0] * count
     return list(

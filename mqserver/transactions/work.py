@@ -44,6 +44,7 @@ log = logging.getLogger("oncemq.node")
 
 # After a restart nothing tells which names a transaction used here, but clients count them.
 NAMES_TRIED = tuple(f"n{number}".encode() for number in range(1, 17))
+_TRIED = frozenset(NAMES_TRIED)
 SMALL_ANSWER_BYTES = 64 * 1024
 
 # In place of an answer that was too large to be kept.
@@ -77,6 +78,7 @@ class Work:
         self._open: dict[bytes, Branch] = {}
         self._ended: dict[bytes, Branch] = {}
         self._open_of: dict[str, int] = {}
+        # Branches by transaction, but for those whose names are tried anyway.
         self._names: dict[bytes, list[bytes]] = {}
         # Branches whose last answer is large, oldest first.
         self._large: dict[bytes, int] = {}
@@ -87,12 +89,18 @@ class Work:
         self, branch: bytes, owner: str, number: int, kind: str, act: Callable[[Branch], Done]
     ) -> Any:
         """What the request with this number answers. Repeated, it says the same again."""
-        found = self._found(branch, owner, number)
+        found = self._open.get(branch) or self._ended.get(branch)
+        if found is None:
+            found = self._begin(branch, owner, number)
+        elif found.owner != owner:
+            raise refused(owner, branch)
         with found.lock:
             if number == found.number and found.is_answered and found.kind == kind:
                 return found.answer
-            self._check(found, number, kind)
-            self._hear_of(found)
+            self._check(found, number)
+            if found.number:
+                # It has not just begun.
+                self._hear_of(found)
             found.kind, found.number = kind, number
             found.is_answered, found.answer = False, None
             try:
@@ -108,27 +116,21 @@ class Work:
                 self._keep_large(found, done.size)
             return done.answer
 
-    def _check(self, found: Branch, number: int, kind: str) -> None:
+    def _check(self, found: Branch, number: int) -> None:
         if found.outcome is not Outcome.ACTIVE:
             raise ended(found.id, found.outcome)
+        if number == found.number + 1:
+            return
         # One that failed has changed nothing; it may come again, or be left behind.
         is_again = number == found.number and not found.is_answered and number > 0
         if is_again and found.answer is _DROPPED:
             raise self._fenced(found.id)
-        if number != found.number + 1 and not is_again:
+        if not is_again:
             raise RequestOutOfOrder(found.number + 1)
 
     def _hear_of(self, found: Branch) -> None:
         found.heard_at = self._clock()
         self._heard_of(found.id)
-
-    def _found(self, branch: bytes, owner: str, number: int) -> Branch:
-        found = self._open.get(branch) or self._ended.get(branch)
-        if found is None:
-            return self._begin(branch, owner, number)
-        if found.owner != owner:
-            raise refused(owner, branch)
-        return found
 
     def _begin(self, branch: bytes, owner: str, number: int) -> Branch:
         outcome = self._storage.outcome(branch)
@@ -156,7 +158,8 @@ class Work:
                 raise LimitExceeded(f"{made.owner} has {count} transactions under way here")
             self._open_of[made.owner] = count + 1
             self._open[made.id] = made
-            self._names.setdefault(made.id[:GTRID_BYTES], []).append(made.id)
+            if made.id[GTRID_BYTES:] not in _TRIED:
+                self._names.setdefault(made.id[:GTRID_BYTES], []).append(made.id)
             return made
 
     def _keep_large(self, found: Branch, size: int) -> None:
@@ -349,6 +352,8 @@ class Work:
     def _forget_oldest(self) -> None:
         oldest = next(iter(self._ended))
         del self._ended[oldest]
+        if oldest[GTRID_BYTES:] in _TRIED:
+            return
         names = self._names.get(oldest[:GTRID_BYTES], [])
         if oldest in names:
             names.remove(oldest)
@@ -387,7 +392,8 @@ class Work:
         names = {*self._names.get(gtrid, ()), *(gtrid + tried for tried in NAMES_TRIED)}
         found = {self._outcome(branch, owner, sees_all) for branch in names}
         best = next(status for status in _TELLING if status in found)
-        if best is not Status.NO_TRANSACTION or gtrid in self._names:
+        is_known = any(branch in self._open or branch in self._ended for branch in names)
+        if best is not Status.NO_TRANSACTION or is_known:
             return best
         # Prepared before a restart, under whatever name.
         ours = [info for info in self._storage.branches() if info.branch.startswith(gtrid)]

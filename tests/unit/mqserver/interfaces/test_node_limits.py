@@ -97,7 +97,7 @@ def test_remembered_answers_are_bounded(world: World) -> None:
     world.running._parts.alone._limits = limits
     for _ in range(10):
         world.put("q", b"x")
-        world.node.pushDown(world.branch(), 1, (work("q", b"x"),), COMMIT)
+        world.node.pushDown(world.branch("other"), 1, (work("q", b"x"),), COMMIT)
     assert len(world.running._parts.alone._done) == 2
     assert len(world.running.work._ended) == 2
     assert len(world.running.work._names) == 2
