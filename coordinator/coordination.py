@@ -319,7 +319,7 @@ class AdminServant:
             max(0, int(now - live.begun_at)),
             left_s,
             _explained(live),
-            tuple(_participant(live, participant) for participant in shown),
+            tuple(_participant(live, participant, self._desk) for participant in shown),
         )
 
     def _of_notes(self, gtrid: bytes) -> mqTransactionInfo:
@@ -332,7 +332,7 @@ class AdminServant:
         return mqTransactionInfo(otid_of(gtrid), status, owner, no_key, 0, 0, told, shown)
 
 
-def _participant(live: Live, participant: Participant) -> mqParticipantInfo:
+def _participant(live: Live, participant: Participant, desk: DatabaseDesk) -> mqParticipantInfo:
     number = participant.number
     member = live.members[number].member
     words = [participant.place.value]
@@ -341,7 +341,7 @@ def _participant(live: Live, participant: Participant) -> mqParticipantInfo:
     if participant.heuristic is not None:
         words.append(participant.heuristic.name.lower().replace("_", " "))
     attempts = live.attempts.get(number, 0)
-    trouble = live.troubles.get(number, "")
+    trouble = live.troubles.get(number, "") or desk.trouble_of(member)
     return mqParticipantInfo(member.name, member.resource, ", ".join(words), attempts, trouble)
 
 

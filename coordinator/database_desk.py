@@ -10,10 +10,11 @@ import logging
 from collections.abc import Sequence
 
 from coordinator.database_drivers import DatabaseTrouble
-from coordinator.database_objects import DatabaseObjects
+from coordinator.database_objects import DatabaseObjects, name_of
 from coordinator.database_recovery import Seen
 from coordinator.databases import Databases, NotRegistered
-from coordinator.live import Enlisted, Live
+from coordinator.ledger import Member
+from coordinator.live import Enlisted
 from coordinator.outcomes import Outcome
 from coordinator.registry import Registered
 from coordinator.service import Service
@@ -124,6 +125,12 @@ class DatabaseDesk:
         audit.warning("%s prepares database %s", who, name)
         return _info(registered, seen)
 
+    def trouble_of(self, member: Member) -> str:
+        """What is wrong with the database that this participant is in; empty for all others."""
+        name = name_of(member)
+        found = [] if self._objects is None or not name else self._objects.databases.every()
+        return next((seen.trouble for each, seen in found if each.name == name), "")
+
     def _databases(self) -> Databases:
         return self._kept().databases
 
@@ -131,11 +138,6 @@ class DatabaseDesk:
         if self._objects is None:
             raise system.NO_IMPLEMENT("this coordinator keeps no databases")
         return self._objects
-
-
-def is_undecided(known: Live | Outcome) -> bool:
-    """Whether its owner can still have it committed the ordinary way."""
-    return isinstance(known, Live) and known.state.status is Status.ACTIVE
 
 
 def _database(registered: Registered, seen: Seen) -> mqDatabase:

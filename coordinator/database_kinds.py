@@ -101,7 +101,7 @@ def _open_postgresql(registered: Registered, limits: Limits) -> Link:
     given: dict[str, Any] = {} if password is None else {"password": password}
     try:
         connection = psycopg.connect(
-            registered.dsn,
+            registered.where.text,
             autocommit=True,
             prepare_threshold=None,
             connect_timeout=max(2, round(limits.connect_s)),

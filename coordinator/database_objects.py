@@ -144,6 +144,13 @@ class DatabaseObjects:
         return branch in self._lost
 
 
+def name_of(member: Member) -> str:
+    """The database that a participant is a branch in; empty for any other."""
+    if not member.resource.startswith(_OF_DATABASES):
+        return ""
+    return member.resource.removeprefix(_OF_DATABASES).partition("/")[0]
+
+
 def _split(rest: str) -> tuple[str, BranchId]:
     name, _, member = rest.partition("/")
     gtrid, branch = split_member(member)

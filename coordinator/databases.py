@@ -37,6 +37,7 @@ class _Watched:
     pause_s: float
     # Held while somebody looks.
     looking: threading.Lock
+    is_looked_at: bool = False
 
 
 class Databases:
@@ -93,7 +94,12 @@ class Databases:
             self._registry.load()
             self._registry.save({**self._registry.databases, registered.name: registered})
             self._follow()
-        return self.look(registered.name)
+            watched = self._watched[registered.name]
+        # Its own loop has begun to look, or will in a moment: once is enough.
+        with watched.looking:
+            if not watched.is_looked_at:
+                self._look(watched)
+        return watched.seen
 
     def remove(self, name: str) -> None:
         """It is not registered any more. What is prepared there stays as it is."""
@@ -113,7 +119,7 @@ class Databases:
         """Looks now; what was found."""
         watched = self._found(name)
         with watched.looking:
-            watched.seen = self._seen(watched)
+            self._look(watched)
         return watched.seen
 
     def _found(self, name: str) -> _Watched:
@@ -164,13 +170,17 @@ class Databases:
             if self._watched.get(watched.database.name) is not watched:
                 return
         with watched.looking:
-            watched.seen = self._seen(watched)
+            self._look(watched)
         if watched.seen.is_reachable:
             pause_s, watched.pause_s = self.times.look_s, self.times.retry_s
         else:
             pause_s = watched.pause_s
             watched.pause_s = min(2 * pause_s, self.times.retry_s_max)
         self._tasks.after(pause_s, self._look_on, watched)
+
+    def _look(self, watched: _Watched) -> None:
+        watched.seen = self._seen(watched)
+        watched.is_looked_at = True
 
     def _seen(self, watched: _Watched) -> Seen:
         name, before = watched.database.name, watched.seen

@@ -136,49 +136,60 @@ class Registry:
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
-        self._text: str | None = None
+        self._data: bytes | None = None
+        self._wrong: BadFile | None = None
         self.databases: dict[str, Registered] = {}
 
     def load(self) -> bool:
         """Whether the file says something new; then that is what holds. Raises `BadFile`."""
-        text = self._read()
-        if text == self._text:
+        data = self._read()
+        if data == self._data:
             return False
         # Noted first: what is wrong is complained about once, and not with every look.
-        self._text = text
-        self.databases = read_registry(text)
+        self._data = data
+        try:
+            self.databases = read_registry(_text(data))
+        except BadFile as wrong:
+            self._wrong = wrong
+            raise
+        self._wrong = None
         return True
 
     def save(self, databases: Databases) -> None:
-        """The file says this, also after a power cut."""
+        """The file says this, also after a power cut. Raises `BadFile` if it cannot be read."""
+        if self._wrong is not None:
+            # Somebody is at work on it, whose words would be lost.
+            raise self._wrong
         text = write_registry(databases)
         assert read_registry(text) == dict(databases)
-        data = text.encode()
         if self._disk.exists(NEW_NAME):
             # Left by a crash.
             self._disk.remove(NEW_NAME)
         file = self._disk.open(NEW_NAME, create=True)
         try:
-            file.write(0, data)
+            file.write(0, text.encode())
             file.sync()
         finally:
             file.close()
         # After this line a start finds the new file or the old one, and never a part.
         self._disk.rename(NEW_NAME, FILE_NAME)
         self._disk.sync_directory()
-        self._text, self.databases = text, dict(databases)
+        self._data, self.databases = text.encode(), dict(databases)
 
-    def _read(self) -> str:
+    def _read(self) -> bytes:
         if not self._disk.exists(FILE_NAME):
-            return ""
+            return b""
         file = self._disk.open(FILE_NAME)
         try:
-            data = file.read(0, FILE_BYTES_MAX + 1)
+            return file.read(0, FILE_BYTES_MAX + 1)
         finally:
             file.close()
-        if len(data) > FILE_BYTES_MAX:
-            raise BadFile(f"{FILE_NAME} has more than {FILE_BYTES_MAX} bytes")
-        try:
-            return data.decode()
-        except UnicodeDecodeError as wrong:
-            raise BadFile(f"{FILE_NAME} is not UTF-8 text") from wrong
+
+
+def _text(data: bytes) -> str:
+    if len(data) > FILE_BYTES_MAX:
+        raise BadFile(f"{FILE_NAME} has more than {FILE_BYTES_MAX} bytes")
+    try:
+        return data.decode()
+    except UnicodeDecodeError as wrong:
+        raise BadFile(f"{FILE_NAME} is not UTF-8 text") from wrong

@@ -25,7 +25,7 @@ from coordinator.database_recovery import Seen
 from coordinator.registry import Registered
 from idl import system
 from idl.call import Address
-from idl.coordination import Mq_Coordinator, Mq_Settler, mqParticipant
+from idl.coordination import Mq_Coordinator, Mq_Settler, Mq_TransactionAdmin, mqParticipant
 from idl.cos import HeuristicHazard, Resource, Status
 from idl.databases import COMMITTED, WHOLE, BranchId, branch_name, insertion
 from idl.orb import NetworkOrb
@@ -365,8 +365,11 @@ def test_a_database_that_cannot_be_reached_holds_up_no_other(place: Place) -> No
     place.world.settled()
     assert time.monotonic() - before < 2.0
     assert place.rows() == ["one"]
-    # That one is waited for, as long as it takes.
+    # That one is waited for, as long as it takes, and an operator sees why.
     assert place.world.open() == 1
+    admin = place.world.orb.member("transactions", Mq_TransactionAdmin)
+    [waiting] = admin.listTransactions()
+    assert "127.0.0.1" in waiting.participants[0].trouble
 
 
 def test_a_table_that_is_missing_is_asked_for_and_nothing_is_concluded_from_it(

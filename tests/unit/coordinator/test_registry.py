@@ -98,6 +98,11 @@ def test_a_file_that_was_spoiled_by_hand_leaves_what_was_known() -> None:
     with pytest.raises(BadFile):
         registry.load()
     assert registry.databases == {"orders": ORDERS}
+    assert not registry.load()
+    # Nor is it overwritten: what somebody wrote by hand would be lost.
+    with pytest.raises(BadFile):
+        registry.save({"stock": STOCK})
+    assert file.read(0, 1) == b"\xff"
 
 
 def test_a_power_cut_at_any_moment_leaves_the_old_file_or_the_new_one() -> None:
