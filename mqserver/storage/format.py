@@ -64,7 +64,7 @@ from __future__ import annotations
 import enum
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -85,14 +85,20 @@ CONTROL_SLOT = struct.Struct("<8sII16sQIIQQQQQI")
 PAGE_HEADER = struct.Struct("<IIQQII")
 _META_LENGTH = struct.Struct("<I")
 _CRC = struct.Struct("<I")
-_BLOCK_REST = struct.Struct("<IQHHI")
+_BLOCK_REST = struct.Struct("<IQHHI488s")
 _RECORD_REST = struct.Struct("<QB")
 _PAGE_REST = struct.Struct("<IQQII")
 
 CONTENT_BYTES = BLOCK_BYTES - BLOCK_HEADER.size
 MAGIC = b"ONCEMQ\0\0"
 
+# Packers that nobody uses now: to make one takes longer than to pack a record with it. Each keeps
+# the memory of its longest record; after one that is longer than this it is not kept.
+_PACKERS: list[msgpack.Packer] = []
+_KEPT_BYTES_MAX = 64 * 1024
+
 assert CONTENT_BYTES == 488
+assert _BLOCK_REST.size == BLOCK_BYTES - 4
 assert (BLOCK_HEADER.size, RECORD_HEADER.size) == (0x18, 0x11)
 assert (CONTROL_SLOT.size, PAGE_HEADER.size) == (0x5C, 0x20)
 
@@ -121,7 +127,7 @@ class Block(NamedTuple):
 
 
 def encode_blocks(
-    seed: int, epoch: int, number: int, synced: int, content: bytes, starts: list[int]
+    seed: int, epoch: int, number: int, synced: int, content: bytes | bytearray, starts: list[int]
 ) -> bytes:
     """Content as blocks from this number on. `starts` says where in it records begin, in order.
 
@@ -144,20 +150,21 @@ def encode_blocks(
 
 
 def _encode_block(
-    seed: int, epoch: int, number: int, synced: int, content: bytes, first: int
+    seed: int, epoch: int, number: int, synced: int, content: bytes | bytearray, first: int
 ) -> bytes:
-    distance = min(number - synced, DISTANCE_MAX)
-    rest = _BLOCK_REST.pack(epoch, number, len(content), first, distance)
-    rest += content.ljust(CONTENT_BYTES, b"\0")
+    distance = number - synced
+    if distance > DISTANCE_MAX:
+        distance = DISTANCE_MAX
+    # What the content does not fill is zeros.
+    rest = _BLOCK_REST.pack(epoch, number, len(content), first, distance, content)
     return _CRC.pack(zlib.crc32(rest, seed)) + rest
 
 
 def blank_blocks(seed: int, number: int, count: int) -> bytes:
     """Blocks that were never used."""
-    empty = bytes(CONTENT_BYTES)
     blocks = []
     for position in range(number, number + count):
-        rest = _BLOCK_REST.pack(0, position, 0, NOWHERE, 0) + empty
+        rest = _BLOCK_REST.pack(0, position, 0, NOWHERE, 0, b"")
         blocks.append(_CRC.pack(zlib.crc32(rest, seed)))
         blocks.append(rest)
     return b"".join(blocks)
@@ -242,10 +249,20 @@ def record_length(header: bytes) -> int:
 
 def pack_body(meta: Any, payloads: list[bytes] | None = None) -> bytes:
     """The body of a record: plain values, then payloads one behind the other."""
-    packed: bytes = msgpack.packb(meta, use_bin_type=True)
-    if payloads is None:
-        return _META_LENGTH.pack(len(packed)) + packed
-    return b"".join((_META_LENGTH.pack(len(packed)), packed, *payloads))
+    return pack_with_start(meta, payloads or ())[0]
+
+
+def pack_with_start(meta: Any, payloads: Iterable[bytes]) -> tuple[bytes, int]:
+    """The body of a record, and where in it the payloads begin."""
+    try:
+        packer = _PACKERS.pop()
+    except IndexError:
+        packer = msgpack.Packer(use_bin_type=True)
+    packed: bytes = packer.pack(meta)
+    if len(packed) <= _KEPT_BYTES_MAX:
+        _PACKERS.append(packer)
+    body = b"".join((_META_LENGTH.pack(len(packed)), packed, *payloads))
+    return body, _META_LENGTH.size + len(packed)
 
 
 def unpack_body(body: bytes, where: str) -> tuple[Any, int]:

@@ -51,15 +51,22 @@ READ_BLOCKS = 2048
 class _Group:
     """Threads whose records go to the disk with one write: one leads, the others wait at the gate.
 
-    Who comes through the gate lets the next one through when it is done: one wakes up at a time.
+    The first who waits makes the gate: most often nobody does. Who comes through it lets the next
+    one through when it is done: one wakes up at a time. Changed with the log's lock held.
     """
 
     __slots__ = ("gate", "has_leader")
 
     def __init__(self) -> None:
-        self.gate = threading.Lock()
-        self.gate.acquire()
+        self.gate: threading.Lock | None = None
         self.has_leader = False
+
+    def closed_gate(self) -> threading.Lock:
+        """The gate, which the leader opens when it is done."""
+        if self.gate is None:
+            self.gate = threading.Lock()
+            self.gate.acquire()
+        return self.gate
 
 
 class LogManager:
@@ -76,14 +83,17 @@ class LogManager:
         self._lock = threading.RLock()
         # Held by the leader that writes. It is waited for without the lock above, never within it.
         self._turn = threading.Lock()
-        self._failure: StorageError | None = None
+        # Why nothing more is accepted; see `check_usable`. Others only look at it.
+        self.failure: StorageError | None = None
         # What is appended and not yet being written: it will begin with this block.
         self._base = end_block
         self._content = bytearray()
         self._starts: list[int] = []
         self._group = _Group()
+        # Where the next record will begin. Read without the lock it is that of a moment ago.
+        self.reached = end_block * CONTENT_BYTES
         # What is being written: the block that it begins with, content, and who waits for it.
-        self._writing: tuple[int, bytes] | None = None
+        self._writing: tuple[int, bytearray] | None = None
         self._writing_starts: list[int] = []
         self._writing_group = self._group
         self._synced = end_block
@@ -91,6 +101,8 @@ class LogManager:
         self._ready_for = -1
         # Where the first record of each segment begins: a restart can begin there.
         self._first_records: dict[int, int] = {}
+        # The first LSN of which it is not known whether it is the first record of its segment.
+        self._noted = 0
 
     # --- Opening
 
@@ -178,7 +190,7 @@ class LogManager:
     def end_lsn(self) -> int:
         """Where the next record will begin."""
         with self._lock:
-            return self._position()
+            return self.reached
 
     def append(self, kind: RecordKind, body: bytes, may_use_spare: bool = False) -> int:
         """The record stands behind all others; its LSN. Nothing is on disk yet.
@@ -187,18 +199,20 @@ class LogManager:
         room back, and goes on a little longer.
         """
         with self._lock:
-            if self._failure is not None:
-                raise self._failure
+            if self.failure is not None:
+                raise self.failure
             assert self._doubtful is None, "the log was examined, and not begun"
-            content = self._content
-            begin = len(content)
-            lsn = self._base * CONTENT_BYTES + begin
-            last = (lsn + RECORD_HEADER.size + len(body)) // CONTENT_BYTES
+            lsn = self.reached
+            end = lsn + RECORD_HEADER.size + len(body)
+            last = end // CONTENT_BYTES
             if last > self._ready_for:
                 self._make_room(last, may_use_spare)
-            self._starts.append(begin)
+            content = self._content
+            self._starts.append(len(content))
             content += encode_record(lsn, kind, body)
-            self._note_start(lsn)
+            self.reached = end
+            if lsn >= self._noted:
+                self._note_start(lsn)
             return lsn
 
     def _make_room(self, block: int, may_use_spare: bool) -> None:
@@ -215,19 +229,23 @@ class LogManager:
         only hinder each other. `by_itself` waits for nobody's `then`, but for the disk alone: it is
         for a thread that holds what those need.
         """
-        while not self.is_on_disk(lsn):
+        while True:
             with self._lock:
+                # With the lock held: nobody joins a group that is on disk, and has no leader left.
+                if self.is_on_disk(lsn):
+                    break
                 is_on_its_way = lsn < self._base * CONTENT_BYTES
                 group = self._writing_group if is_on_its_way else self._group
                 leads = not group.has_leader
                 group.has_leader = True
+                gate = None if leads or by_itself else group.closed_gate()
             if leads:
                 self._lead(group, lsn, then)
                 return
-            if by_itself:
+            if gate is None:
                 self._write_group(group)
                 continue
-            with group.gate:
+            with gate:
                 if self.is_on_disk(lsn):
                     then()
                     return
@@ -249,21 +267,32 @@ class LogManager:
         finally:
             # Also when it was interrupted while it waited: one of the others leads then.
             with self._lock:
-                if self._group is group:
-                    self._group = _Group()
-            group.gate.release()
+                gate, group.gate, group.has_leader = group.gate, None, False
+            if gate is not None:
+                gate.release()
 
     def _write_group(self, group: _Group) -> None:
         """The records of the group are on disk, written by this thread if by no other."""
         with self._turn:
-            if self._take_over(group):
-                self._write_out()
+            with self._lock:
+                if self._group is not group:
+                    return
+                self.check_usable()
+                self._writing = (self._base, self._content)
+                self._writing_starts = self._starts
+                self._writing_group = group
+                self._group = _Group()
+                self._base += -(-len(self._content) // CONTENT_BYTES)
+                self._content = bytearray()
+                self._starts = []
+                self.reached = self._base * CONTENT_BYTES
+            self._write_out()
 
     def force_all(self) -> None:
         """All records are on disk."""
         with self._lock:
             self.check_usable()
-            last = self._position() - 1
+            last = self.reached - 1
             is_done = last < self._synced * CONTENT_BYTES
         if not is_done:
             self.force(last)
@@ -271,47 +300,31 @@ class LogManager:
     @property
     def is_usable(self) -> bool:
         """Whether anything is still accepted."""
-        return self._failure is None
+        return self.failure is None
 
     def check_usable(self) -> None:
         """Raises `StorageFailed` once a write or a sync has failed, and what `fail` was told."""
-        if self._failure is not None:
-            raise self._failure
+        if self.failure is not None:
+            raise self.failure
 
     def _note_start(self, lsn: int) -> None:
-        self._first_records.setdefault(self._segments.first_of(lsn // CONTENT_BYTES), lsn)
-
-    def _position(self) -> int:
-        return self._base * CONTENT_BYTES + len(self._content)
+        first = self._segments.first_of(lsn // CONTENT_BYTES)
+        self._first_records.setdefault(first, lsn)
+        self._noted = (first + self._control.segment_blocks) * CONTENT_BYTES
 
     @property
     def length(self) -> int:
         """How much of the log a restart would read, as of a moment ago."""
-        position = self._base * CONTENT_BYTES + len(self._content)
-        return position - self._control.restart_lsn
+        return self.reached - self._control.restart_lsn
 
     def fail(self, failed: BaseException) -> StorageError:
         """Nothing more is accepted, because of this. Those who wait are told by their leader."""
         with self._lock:
-            if self._failure is None:
-                self._failure = (
+            if self.failure is None:
+                self.failure = (
                     failed if isinstance(failed, Corruption) else StorageFailed(*failed.args)
                 )
-            return self._failure
-
-    def _take_over(self, group: _Group) -> bool:
-        with self._lock:
-            if self._group is not group:
-                return False
-            self.check_usable()
-            self._writing = (self._base, bytes(self._content))
-            self._writing_starts = self._starts
-            self._writing_group = group
-            self._group = _Group()
-            self._base += -(-len(self._content) // CONTENT_BYTES)
-            self._content = bytearray()
-            self._starts = []
-            return True
+            return self.failure
 
     def _write_out(self) -> None:
         assert self._writing is not None
@@ -343,7 +356,7 @@ class LogManager:
             count = -(-(offset + size) // CONTENT_BYTES)
             return self._segments.read_content(number, count)[offset : offset + size]
 
-    def _in_memory(self) -> Iterator[tuple[int, bytes | bytearray]]:
+    def _in_memory(self) -> Iterator[tuple[int, bytearray]]:
         yield self._base, self._content
         if self._writing is not None:
             yield self._writing
@@ -386,11 +399,13 @@ class LogManager:
                 raise self.fail(failed) from failed
             kept = {s: first for s, first in self._first_records.items() if first >= lsn}
             self._first_records = kept
+            # Of the segment that is being written the first record may be gone.
+            self._noted = 0
 
     def close(self, clean: bool = True) -> None:
         """All is on disk; with `clean` the control record says where the log ends."""
         try:
-            if clean and self._failure is None:
+            if clean and self.failure is None:
                 self.force_all()
                 self.write_control(end_lsn=self._synced * CONTENT_BYTES)
         finally:
