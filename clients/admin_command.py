@@ -6,12 +6,12 @@ They work while the node's queues are switched off. What stops a server is asked
 import time
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.console import Console
 
 from clients.admin import Branches, Queues, Switches
+from clients.options import AsJson, Yes
 from clients.reaching import DEFAULT_TIMEOUT_S, Place, Reach, at_node
 from clients.store_lines import counted
 from clients.terminal import (
@@ -45,9 +45,6 @@ EXAMPLES = {
         "oncemq admin shutdown --yes": "does not ask",
     },
 }
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask whether this is meant.")]
 
 
 def status(reach: Reach, as_json: AsJson = False) -> int:

@@ -18,6 +18,7 @@ from rich.console import Console
 
 from clients.connecting import connect
 from clients.connection import Connection
+from clients.options import AsJson
 from clients.queue import Queue
 from clients.reaching import Reach, answered, connection_of, settled
 from clients.terminal import ExitCode, note, print_json, progress, show_table
@@ -66,7 +67,7 @@ def bench(
     size: Annotated[
         int, typer.Option(metavar="N", min=0, max=1_000_000, help="Bytes of a message.")
     ] = 100,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> int:
     """Measures how fast OnceMQ is here, with one client.
 

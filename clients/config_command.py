@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from clients.options import AsJson
 from clients.reaching import Reach, answered, flags_of
 from clients.terminal import ExitCode, print_json, show_table
 from idl.settings import Program, Value, read_settings
@@ -33,7 +34,7 @@ def show(
     reach: Reach,
     origin: Annotated[bool, typer.Option("--origin", help="Say where each was set.")] = False,
     program: Annotated[Who | None, typer.Option(help="Only those that this program reads.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> int:
     """Shows the settings, as flags, environment, oncemq.toml and defaults make them.
 

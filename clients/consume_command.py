@@ -24,6 +24,7 @@ from clients.following import Event, Following
 from clients.message_command import with_line_end
 from clients.message_lines import line_of
 from clients.messages import Message
+from clients.options import QueueName
 from clients.queue import Queue
 from clients.reaching import Place, Reach, at_node, with_connection
 from clients.store_lines import counted
@@ -54,36 +55,36 @@ class NobodyReads(BaseException):
     """No failure of the message, which is rolled back without a word: there is nobody to tell."""
 
 
+Command = Annotated[
+    str,
+    typer.Option(metavar="CMD", help="Is run for each message, with the payload coming in."),
+]
+Count = Annotated[int, typer.Option(metavar="N", min=0, help="Stop after so many; 0: go on.")]
+Wait = Annotated[
+    float | None, typer.Option(metavar="S", min=0, help="Stop when none came for so long.")
+]
+FailuresMax = Annotated[
+    int, typer.Option(metavar="N", min=0, help="Stop after so many failures in a row; 0: go on.")
+]
+TimeMax = Annotated[float, typer.Option(metavar="S", min=1, help="How long the command may take.")]
+Jsonl = Annotated[bool, typer.Option("--jsonl", help="Write a line of JSON for each message.")]
+Browse = Annotated[bool, typer.Option("--browse", help="Only show the events; take nothing.")]
+Group = Annotated[
+    int, typer.Option(metavar="N", min=0, max=65535, help="With --browse: only this group.")
+]
+
+
 def consume(
-    queue: Annotated[str, typer.Argument(metavar="QUEUE", help="The name of the queue.")],
+    queue: QueueName,
     reach: Reach,
-    command: Annotated[
-        str,
-        typer.Option(metavar="CMD", help="Is run for each message, with the payload coming in."),
-    ] = "",
-    count: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Stop after so many; 0: go on.")
-    ] = 0,
-    wait: Annotated[
-        float | None,
-        typer.Option(metavar="S", min=0, help="Stop when none came for so long."),
-    ] = None,
-    failures_max: Annotated[
-        int,
-        typer.Option(metavar="N", min=0, help="Stop after so many failures in a row; 0: go on."),
-    ] = 0,
-    time_max: Annotated[
-        float, typer.Option(metavar="S", min=1, help="How long the command may take.")
-    ] = 300.0,
-    jsonl: Annotated[
-        bool, typer.Option("--jsonl", help="Write a line of JSON for each message.")
-    ] = False,
-    browse: Annotated[
-        bool, typer.Option("--browse", help="Only show the events; take nothing.")
-    ] = False,
-    group: Annotated[
-        int, typer.Option(metavar="N", min=0, max=65535, help="With --browse: only this group.")
-    ] = 0,
+    command: Command = "",
+    count: Count = 0,
+    wait: Wait = None,
+    failures_max: FailuresMax = 0,
+    time_max: TimeMax = 300.0,
+    jsonl: Jsonl = False,
+    browse: Browse = False,
+    group: Group = 0,
 ) -> int:
     """Follows a queue, and handles each message once.
 

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from clients.admin import COORDINATOR_ADMIN, NotOne, Switches, seconds
+from clients.options import Yes
 from clients.reaching import Reach, answered, node_of, orb_of, settled
 from clients.terminal import (
     ExitCode,
@@ -64,7 +65,6 @@ AtCoordinator = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask whether this is meant.")]
 Run = Callable[[Mq_TransactionAdmin], int]
 
 

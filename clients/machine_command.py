@@ -12,6 +12,7 @@ from clients import __version__
 from clients.doctor import DEFAULT_PORTS, judge, measured
 from clients.finding_table import show_findings
 from clients.findings import has_problem, report, verdict
+from clients.options import JsonForTable
 from clients.probes import examine
 from clients.terminal import ExitCode, print_json
 
@@ -27,9 +28,7 @@ EXAMPLES = {
 
 
 def doctor(
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object instead of a table.")
-    ] = False,
+    as_json: JsonForTable = False,
     data: Annotated[
         Path,
         typer.Option(

@@ -20,6 +20,7 @@ from clients.connection import Connection
 from clients.errors import NotFound, OnceMQError, OutcomeUnknown, QueueFull
 from clients.message_lines import beginning, fields_of, line_of, message_of, row_of
 from clients.messages import Item, Message, size_of
+from clients.options import AsJson, QueueName
 from clients.queue import Queue
 from clients.reaching import Reach, with_connection
 from clients.store_lines import counted
@@ -68,7 +69,6 @@ EXAMPLES = {
     },
 }
 
-Name = Annotated[str, typer.Argument(metavar="QUEUE", help="The name of the queue.")]
 Group = Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="Only of this group.")]
 Jsonl = Annotated[bool, typer.Option("--jsonl", help="A line of JSON for each message.")]
 
@@ -76,36 +76,45 @@ Jsonl = Annotated[bool, typer.Option("--jsonl", help="A line of JSON for each me
 # --- put -----------------------------------------------------------------------------------------
 
 
+Files = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="FILE", help="What to put; - or nothing is what comes in."),
+]
+Texts = Annotated[
+    list[str] | None, typer.Option(metavar="TEXT", help="A message; may be repeated.")
+]
+Lines = Annotated[bool, typer.Option("--lines", help="A message for each line.")]
+Priority = Annotated[
+    int, typer.Option(metavar="N", min=0, max=65535, help="A higher one goes first.")
+]
+ForGroup = Annotated[
+    int, typer.Option(metavar="N", min=0, max=65535, help="For consumers of this group.")
+]
+Attributes = Annotated[
+    list[str] | None, typer.Option(metavar="NAME=VALUE", help="May be repeated.")
+]
+AtOnce = Annotated[
+    int, typer.Option(metavar="N", min=1, help="So many lines are put at once, or none.")
+]
+WhileFull = Annotated[
+    float, typer.Option(metavar="S", min=0, help="How long to wait where the queue is full.")
+]
+JsonWithKeys = Annotated[bool, typer.Option("--json", help="Print one JSON object, with the keys.")]
+
+
 def put(
-    queue: Name,
+    queue: QueueName,
     reach: Reach,
-    files: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="FILE", help="What to put; - or nothing is what comes in."),
-    ] = None,
-    text: Annotated[
-        list[str] | None, typer.Option(metavar="TEXT", help="A message; may be repeated.")
-    ] = None,
-    lines: Annotated[bool, typer.Option("--lines", help="A message for each line.")] = False,
+    files: Files = None,
+    text: Texts = None,
+    lines: Lines = False,
     jsonl: Jsonl = False,
-    priority: Annotated[
-        int, typer.Option(metavar="N", min=0, max=65535, help="A higher one goes first.")
-    ] = 0,
-    group: Annotated[
-        int, typer.Option(metavar="N", min=0, max=65535, help="For consumers of this group.")
-    ] = 0,
-    attribute: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="May be repeated.")
-    ] = None,
-    batch: Annotated[
-        int, typer.Option(metavar="N", min=1, help="So many lines are put at once, or none.")
-    ] = BATCH,
-    wait: Annotated[
-        float, typer.Option(metavar="S", min=0, help="How long to wait where the queue is full.")
-    ] = 0.0,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object, with the keys.")
-    ] = False,
+    priority: Priority = 0,
+    group: ForGroup = 0,
+    attribute: Attributes = None,
+    batch: AtOnce = BATCH,
+    wait: WhileFull = 0.0,
+    as_json: JsonWithKeys = False,
 ) -> int:
     """Puts messages into a queue; what it says it has put is on disk.
 
@@ -117,13 +126,7 @@ def put(
     if text and (files or lines or jsonl):
         raise typer.BadParameter("--text is the whole message: leave files, --lines, --jsonl out")
     pattern = Message(b"", priority, group, _attributes(attribute or []))
-    if text:
-        source: Iterator[list[Item]] = iter([[_alike(pattern, each.encode()) for each in text]])
-    elif lines or jsonl:
-        source = _items_of_lines(files or [STANDARD_INPUT], pattern, jsonl)
-    else:
-        source = _items_of_files(files or [STANDARD_INPUT], pattern)
-    total = None if lines or jsonl or text else len(files or [""])
+    source, total = _source(files or [STANDARD_INPUT], text, pattern, lines, jsonl)
 
     def run(connection: Connection) -> int:
         putting = Putting(connection.queue(queue), wait, as_json, time.monotonic, time.sleep)
@@ -139,6 +142,17 @@ def put(
         return _tell_put(putting, queue)
 
     return with_connection(reach, run)
+
+
+def _source(
+    files: list[str], texts: list[str] | None, pattern: Message, is_lines: bool, is_json: bool
+) -> tuple[Iterator[list[Item]], int | None]:
+    """The messages, and how many they are where that is known before they are read."""
+    if texts:
+        return iter([[_alike(pattern, each.encode()) for each in texts]]), None
+    if is_lines or is_json:
+        return _items_of_lines(files, pattern, is_json), None
+    return _items_of_files(files, pattern), len(files)
 
 
 class Putting:
@@ -279,7 +293,7 @@ def _shown(name: str) -> str:
 
 
 def get(
-    queue: Name,
+    queue: QueueName,
     reach: Reach,
     count: Annotated[int, typer.Option(metavar="N", min=1, help="At most so many.")] = 1,
     everything: Annotated[bool, typer.Option("--all", help="All that can be got now.")] = False,
@@ -388,14 +402,14 @@ def _as_it_is(message: Message) -> bytes:
 
 
 def browse(
-    queue: Name,
+    queue: QueueName,
     reach: Reach,
     limit: Annotated[int, typer.Option(metavar="N", min=0, help="At most so many; 0: all.")] = 100,
     after: Annotated[str, typer.Option(metavar="KEY", help="Only those behind this one.")] = "",
     key: Annotated[str, typer.Option(metavar="KEY", help="The payload of this one.")] = "",
     group: Group = 0,
     jsonl: Jsonl = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> int:
     """Shows the messages of a queue and leaves them there.
 

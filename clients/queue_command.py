@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from clients.admin import Queues, QueueView
+from clients.options import JsonForTable, QueueName, Yes
 from clients.reaching import Place, Reach, at_node
 from clients.store_lines import counted
 from clients.terminal import (
@@ -60,9 +61,6 @@ EXAMPLES = {
     },
 }
 
-Name = Annotated[str, typer.Argument(metavar="QUEUE", help="The name of the queue.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask whether this is meant.")]
 MessagesMax = typer.Option(
     "--messages-max", metavar="N", min=0, help="The most messages it holds; 0 is no limit."
 )
@@ -71,7 +69,7 @@ BytesMax = typer.Option(
 )
 
 
-def show_list(reach: Reach, as_json: AsJson = False) -> int:
+def show_list(reach: Reach, as_json: JsonForTable = False) -> int:
     """Lists the queues of a node and what they hold."""
 
     def run(place: Place) -> int:
@@ -87,14 +85,14 @@ def show_list(reach: Reach, as_json: AsJson = False) -> int:
 
 
 def create(
-    queue: Name,
+    queue: QueueName,
     reach: Reach,
     prioritized: Annotated[
         bool, typer.Option("--prioritized", help="The highest priority goes first.")
     ] = False,
     messages_max: Annotated[int, MessagesMax] = 0,
     bytes_max: Annotated[int, BytesMax] = 0,
-    as_json: AsJson = False,
+    as_json: JsonForTable = False,
 ) -> int:
     """Makes an empty queue.
 
@@ -110,7 +108,7 @@ def create(
 
 
 def change(
-    queue: Name,
+    queue: QueueName,
     reach: Reach,
     prioritized: Annotated[
         bool | None,
@@ -118,7 +116,7 @@ def change(
     ] = None,
     messages_max: Annotated[int | None, MessagesMax] = None,
     bytes_max: Annotated[int | None, BytesMax] = None,
-    as_json: AsJson = False,
+    as_json: JsonForTable = False,
 ) -> int:
     """Changes the settings of a queue; those that are not named stay.
 
@@ -136,7 +134,7 @@ def change(
 
 
 def delete(
-    queue: Name,
+    queue: QueueName,
     reach: Reach,
     purge: Annotated[bool, typer.Option("--purge", help="Also if it holds messages.")] = False,
     yes: Yes = False,
@@ -160,7 +158,7 @@ def delete(
     return at_node(reach, run)
 
 
-def status(queue: Name, reach: Reach, as_json: AsJson = False) -> int:
+def status(queue: QueueName, reach: Reach, as_json: JsonForTable = False) -> int:
     """Shows the settings and the contents of one queue."""
 
     def run(place: Place) -> int:
@@ -174,17 +172,17 @@ def status(queue: Name, reach: Reach, as_json: AsJson = False) -> int:
     return at_node(reach, run)
 
 
-def enable(queue: Name, reach: Reach) -> int:
+def enable(queue: QueueName, reach: Reach) -> int:
     """Switches a queue on."""
     return _switch(queue, reach, is_enabled=True)
 
 
-def disable(queue: Name, reach: Reach) -> int:
+def disable(queue: QueueName, reach: Reach) -> int:
     """Switches a queue off: puts and gets are refused, and its messages stay."""
     return _switch(queue, reach, is_enabled=False)
 
 
-def purge(queue: Name, reach: Reach, yes: Yes = False, as_json: AsJson = False) -> int:
+def purge(queue: QueueName, reach: Reach, yes: Yes = False, as_json: JsonForTable = False) -> int:
     """Throws away every message that no transaction holds.
 
     Says how many they were. What a transaction holds stays, and is in the queue again if it rolls

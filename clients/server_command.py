@@ -51,19 +51,19 @@ More = Annotated[
 ]
 
 
+Listen = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where it can be reached.")]
+Storage = Annotated[str | None, typer.Option(metavar="KIND", help="paged, memory or sql:URL.")]
+
+
 def server(
     data: Annotated[
         str | None, typer.Option(metavar="DIR", help="The directory of its messages.")
     ] = None,
-    listen: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Where it can be reached.")
-    ] = None,
+    listen: Listen = None,
     coordinator: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Who decides its transactions.")
     ] = None,
-    storage: Annotated[
-        str | None, typer.Option(metavar="KIND", help="paged, memory or sql:URL.")
-    ] = None,
+    storage: Storage = None,
     more: More = None,
 ) -> int:
     """Runs a node, which keeps queues.
@@ -85,9 +85,7 @@ def coordinator(
     data: Annotated[
         str | None, typer.Option(metavar="DIR", help="The directory of its log.")
     ] = None,
-    listen: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Where it can be reached.")
-    ] = None,
+    listen: Listen = None,
     more: More = None,
 ) -> int:
     """Runs the coordinator, which decides transactions and has them carried out.
@@ -98,30 +96,33 @@ def coordinator(
     _become("coordinator", {"--data": data, "--listen": listen}, more)
 
 
-def up(
-    data: Annotated[Path, typer.Option(metavar="DIR", help="Where both keep their data.")] = Path(
-        "data"
+Data = Annotated[Path, typer.Option(metavar="DIR", help="Where both keep their data.")]
+Port = Annotated[
+    int, typer.Option(metavar="N", min=0, max=65535, help="The node's; 0: any that is free.")
+]
+CoordinatorPort = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        min=0,
+        max=65535,
+        show_default=f"{DEFAULT_COORDINATOR_PORT}, or any where --port is 0",
+        help="The coordinator's.",
     ),
-    port: Annotated[
-        int, typer.Option(metavar="N", min=0, max=65535, help="The node's; 0: any that is free.")
-    ] = DEFAULT_NODE_PORT,
-    coordinator_port: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            min=0,
-            max=65535,
-            show_default=f"{DEFAULT_COORDINATOR_PORT}, or any where --port is 0",
-            help="The coordinator's.",
-        ),
-    ] = None,
-    storage: Annotated[
-        str | None, typer.Option(metavar="KIND", help="paged, memory or sql:URL.")
-    ] = None,
-    verbose: Annotated[bool, typer.Option("--verbose", help="Show what the servers log.")] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Say where they are in one JSON object.")
-    ] = False,
+]
+Verbose = Annotated[bool, typer.Option("--verbose", help="Show what the servers log.")]
+JsonOfPlaces = Annotated[
+    bool, typer.Option("--json", help="Say where they are in one JSON object.")
+]
+
+
+def up(
+    data: Data = Path("data"),
+    port: Port = DEFAULT_NODE_PORT,
+    coordinator_port: CoordinatorPort = None,
+    storage: Storage = None,
+    verbose: Verbose = False,
+    as_json: JsonOfPlaces = False,
 ) -> int:
     """Runs a coordinator and a node together, for development.
 
@@ -132,20 +133,14 @@ def up(
         coordinator_port = DEFAULT_COORDINATOR_PORT if port else 0
     quiet = [] if verbose else ["--quiet"]
     with _stopped_by_signals():
-        deciding = Server(
-            "coordinator",
-            "coordinator",
-            ["--data", str(data / "coordinator"), *quiet],
-            f"127.0.0.1:{coordinator_port}",
-        )
+        said = ["--data", str(data / "coordinator"), *quiet]
+        deciding = Server("coordinator", "coordinator", said, f"127.0.0.1:{coordinator_port}")
         node: Server | None = None
         try:
             deciding.start()
-            more = ["--coordinator", deciding.address, *quiet]
-            more += ["--storage", storage] if storage else []
-            node = Server(
-                NODE, "mqserver", ["--data", str(data / "node"), *more], f"127.0.0.1:{port}"
-            )
+            said = ["--data", str(data / "node"), "--coordinator", deciding.address, *quiet]
+            said += ["--storage", storage] if storage else []
+            node = Server(NODE, "mqserver", said, f"127.0.0.1:{port}")
             node.start()
             _welcome(data, node, deciding, as_json)
             return _watch(node, deciding)

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from clients import __version__
 from clients.finding_table import show_findings
+from clients.options import JsonForTable
 from clients.store_lines import line_of
 from clients.stores import (
     StoreTrouble,
@@ -51,9 +52,7 @@ Directory = Annotated[
 
 def check(
     directory: Directory,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object instead of a table.")
-    ] = False,
+    as_json: JsonForTable = False,
 ) -> int:
     """Examines a store and reports all damage.
 

@@ -23,6 +23,7 @@ from clients.admin import (
     seconds,
     selected,
 )
+from clients.options import JsonForTable, Yes
 from clients.reaching import Reach, answered, node_address, orb_of, settled
 from clients.terminal import (
     ExitCode,
@@ -80,8 +81,6 @@ AtCoordinator = Annotated[
 AtNode = Annotated[
     str | None, typer.Option("--node", metavar="HOST:PORT", help="Ask this node alone.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask whether this is meant.")]
 
 
 def show_list(
@@ -92,7 +91,7 @@ def show_list(
         str, typer.Option(metavar="STATE", help=f"One of {', '.join(sorted(STATES))}.")
     ] = "",
     older: Annotated[str, typer.Option(metavar="TIME", help="At least so old: 90s, 5m, 2h.")] = "0",
-    as_json: AsJson = False,
+    as_json: JsonForTable = False,
 ) -> int:
     """Lists transactions that are not over, the oldest first.
 
@@ -119,7 +118,7 @@ def show(
     reach: Reach,
     coordinator: AtCoordinator = None,
     node: AtNode = None,
-    as_json: AsJson = False,
+    as_json: JsonForTable = False,
 ) -> int:
     """Shows one transaction with its participants and branches."""
 

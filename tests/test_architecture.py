@@ -42,7 +42,7 @@ LIVE = (
     "coordinator.sessions coordinator.tasks"
 )
 BRANCHES = "mqserver.transactions.* mqserver.storage.contract mqserver.errors"
-COMMAND = "clients.reaching clients.terminal clients.store_lines"
+COMMAND = "clients.options clients.reaching clients.terminal clients.store_lines"
 QUEUES = f"mqserver.queues mqserver.arrivals mqserver.messages mqserver.priorities {BRANCHES}"
 
 # fmt: off
@@ -74,10 +74,12 @@ LAYERS = {
     "clients.config_command":           f"{COMMAND} idl.settings",
     "clients.database_command":         f"{COMMAND} clients.admin {CALLS} idl.databases",
     "clients.server_command":           f"{COMMAND} clients.servers",
-    "clients.store_command":            "clients clients.terminal clients.finding_table "
-                                        "clients.store_lines clients.stores",
-    "clients.machine_command":          "clients clients.terminal clients.finding_table "
-                                        "clients.findings clients.doctor clients.probes",
+    "clients.store_command":            "clients clients.options clients.terminal "
+                                        "clients.finding_table clients.store_lines clients.stores",
+    "clients.machine_command":          "clients clients.options clients.terminal "
+                                        "clients.finding_table clients.findings clients.doctor "
+                                        "clients.probes",
+    "clients.options":                  "",
     "clients.reaching":                 "clients.terminal clients.connecting clients.connection "
                                         "clients.errors clients.admin idl.settings "
                                         f"idl.toml_files {WIRE}",
@@ -449,8 +451,9 @@ DOORS = (
     Door(
         "the terminal",
         things="typer click rich builtins.input sys.stdin sys.stdout sys.stderr",
-        keepers="clients.cli clients.*_command clients.reaching clients.finding_table "
-        "clients.terminal clients.servers clients.tethered clients.demo *.__main__",
+        keepers="clients.cli clients.*_command clients.options clients.reaching "
+        "clients.finding_table clients.terminal clients.servers clients.tethered clients.demo "
+        "*.__main__",
         instead="Return values; the command shows them.",
     ),
     Door(
