@@ -34,9 +34,12 @@ from clients import (
     Tls,
     Transaction,
     TransactionEnded,
+    Worked,
+    Worker,
     __version__,
     connect,
     current_transaction,
+    worker,
 )
 
 __all__ = [
@@ -70,7 +73,10 @@ __all__ = [
     "Tls",
     "Transaction",
     "TransactionEnded",
+    "Worked",
+    "Worker",
     "__version__",
     "connect",
     "current_transaction",
+    "worker",
 ]

@@ -33,6 +33,7 @@ from clients.errors import (
 from clients.messages import Key, Message
 from clients.queue import Queue
 from clients.transaction import AUTOCOMMIT, Outcome, Transaction, current_transaction
+from clients.workers import Worked, Worker, worker
 from idl.access import Tls
 
 __all__ = [
@@ -66,9 +67,12 @@ __all__ = [
     "Tls",
     "Transaction",
     "TransactionEnded",
+    "Worked",
+    "Worker",
     "__version__",
     "connect",
     "current_transaction",
+    "worker",
 ]
 
 __version__: str

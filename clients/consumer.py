@@ -86,7 +86,7 @@ class Counts:
     unknown: int = 0
 
 
-class _Pauses:
+class Pauses:
     """Pauses that grow while things go wrong, and end early when somebody asks to stop."""
 
     def __init__(self, patience: Patience, sleep: Callable[[float], None]) -> None:
@@ -106,14 +106,14 @@ class _Pauses:
             left_s -= STOP_S
 
 
-class _Taking:
+class Taking:
     """Takes messages from a source, over any trouble on the way that passes."""
 
     def __init__(self, source: Source, patience: Patience, node: Node) -> None:
         self._source = source
         self._patience = patience
         self._clock = node.clock
-        self.pauses = _Pauses(patience, node.sleep)
+        self.pauses = Pauses(patience, node.sleep)
         self._has_answered = False
 
     def next(self) -> tuple[Transaction, list[Message]]:
@@ -167,9 +167,9 @@ class Consumption:
     def __init__(self, source: Source, patience: Patience, node: Node) -> None:
         if current_transaction() is not None:
             raise OnceMQError("a consumer has transactions of its own: use it outside of others")
-        self._stream = _stream(_Taking(source, patience, node), source.name)
+        self._stream = _stream(Taking(source, patience, node), source.name)
         self._begin_again: Callable[[], Iterator[Message]] = lambda: _stream(
-            _Taking(source, patience, node), source.name
+            Taking(source, patience, node), source.name
         )
         self._is_running = False
 
@@ -202,7 +202,7 @@ class Consumption:
         self.close()
 
 
-def _stream(taking: _Taking, name: str) -> Iterator[Message]:
+def _stream(taking: Taking, name: str) -> Iterator[Message]:
     while True:
         transaction, messages = taking.next()
         try:
@@ -253,14 +253,14 @@ class Consumer:
         that is rolled back, and the message comes again after a pause that grows; after
         `failures_max` times in a row, what it raised is raised here.
         """
-        with _stopped_by_signals(stop_on_signals) as flag:
+        with stopped_by_signals(stop_on_signals) as flag:
             stopping: Stop | None = stop
             if flag is not None:
-                stopping = _either(flag, stop)
+                stopping = either(flag, stop)
             patience = Patience(batch, timeout, stopping, transaction_timeout)
-            return self._run(_Taking(self._source, patience, self._node()), failures_max)
+            return self._run(Taking(self._source, patience, self._node()), failures_max)
 
-    def _run(self, taking: _Taking, failures_max: int | None) -> Counts:
+    def _run(self, taking: Taking, failures_max: int | None) -> Counts:
         counts = Counts()
         failures = 0
         while True:
@@ -307,13 +307,14 @@ class Consumer:
         )
 
 
-def _either(flag: Flag, stop: Stop | None) -> Stop:
+def either(flag: Flag, stop: Stop | None) -> Stop:
+    """Says stop when either of the two does."""
     other = Patience(stop=stop)
     return lambda: flag.is_set() or other.is_stopped()
 
 
 @contextlib.contextmanager
-def _stopped_by_signals(is_wanted: bool) -> Iterator[threading.Event | None]:
+def stopped_by_signals(is_wanted: bool) -> Iterator[threading.Event | None]:
     """A flag that SIGTERM and SIGINT set; only the main thread can have it."""
     if not is_wanted:
         yield None

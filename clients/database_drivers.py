@@ -59,7 +59,10 @@ class Driver(Protocol):
         """Raises `NotEnlisted` where a transaction could not begin."""
 
     def begin(self, branch: BranchId) -> None:
-        """The branch has begun, and only `prepare`, `commit` or `rollback` end it."""
+        """The branch has begun, and only `prepare`, `commit` or `rollback` end it.
+
+        Raises `NotEnlisted`, `Lost`, or `LockTimeout` where another one keeps it from beginning.
+        """
 
     def why_not(self) -> str:
         """Why what was done cannot be committed; empty when it can."""

@@ -46,7 +46,7 @@ class Deciding:
         self._coordinator = orb.proxy(reference, Mq_Coordinator, ATTEMPT_S)
         self._settlers: dict[Address, Mq_Settler] = {}
         self.leases = Leases(self._coordinator, clock)
-        self.databases = KnownDatabases(self._coordinator.listDatabases, clock)
+        self.databases = KnownDatabases(self._coordinator.listDatabases, clock, sleep)
 
     def begin(self) -> bytes:
         """The name of a new transaction."""

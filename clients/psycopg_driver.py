@@ -95,7 +95,11 @@ class PsycopgDriver:
         try:
             connection.tpc_begin(connection.xid(*branch.xid))
         except self._errors as failed:
-            raise NotEnlisted(f"no transaction could begin: {first_line(failed)}") from failed
+            self.let_go()
+            trouble = self._trouble(failed)
+            if isinstance(trouble, Lost):
+                raise trouble from failed
+            raise NotEnlisted(f"no transaction could begin: {trouble}") from failed
 
     def why_not(self) -> str:
         """See `Driver.why_not`."""

@@ -44,7 +44,7 @@ from clients.nodes import Node
 from clients.transaction import Autocommit, Home, Transaction, chosen
 from idl import system
 from idl.mapping import UserException
-from idl.mq import Mq_Standard, mqBranch, mqSelection
+from idl.mq import Mq_Standard, check_queue_name, mqBranch, mqSelection
 from idl.otids import NULL_OTID
 
 PUT_AT_ONCE = 5000
@@ -103,17 +103,17 @@ class Queue:
             item = _message(payload, priority, group, attributes, sender)
         transaction = chosen(tx)
         node = self._home.node()
+        if timeout:
+            return _patiently(lambda: self._put(node, transaction, item), node, timeout)
         if transaction is None:
-            batch = batch_of((item,), self._home.sender)
-
-            def put() -> tuple[str, ...]:
-                return self._alone(node, node.calls.putMany, batch)
-
-            keys = _patiently(put, node, timeout) if timeout else put()
-            return Key(keys[0]) if keys else Key.untold()
-        if not timeout:
-            return self._within(transaction, lambda branch: branch.put(self.name, item))
-        return _patiently(lambda: self._put_now(transaction, item), node, timeout)
+            return self._put(node, None, item)
+        with transaction.lock:
+            branch = transaction.branch_at(node)
+            try:
+                return branch.put(self.name, item)
+            except OnceMQError as raised:
+                transaction.failed(branch, raised)
+                raise
 
     def put_many(
         self,
@@ -152,6 +152,14 @@ class Queue:
             with_all.abandon()
             raise
         return keys
+
+    def _put(self, node: Node, transaction: Transaction | None, item: Item) -> Key:
+        """The item is at the node, which has not refused it."""
+        if transaction is not None:
+            return self._put_now(transaction, item)
+        batch = batch_of((item,), self._home.sender)
+        keys = self._alone(node, node.calls.putMany, batch)
+        return Key(keys[0]) if keys else Key.untold()
 
     def _put_now(self, transaction: Transaction, item: Item) -> Key:
         def put(branch: Branch) -> Key:
@@ -392,6 +400,14 @@ class Queue:
     def begin(self, timeout: float = 30.0) -> Transaction:
         """A new transaction of this queue's connection."""
         return self._home.begin(timeout)
+
+    def other(self, name: str) -> Queue:
+        """Another queue of the same connection."""
+        return Queue(self._home, check_queue_name(name))
+
+    def node(self) -> Node:
+        """The way to its node; raises an `OnceMQError`."""
+        return self._home.node()
 
     def __repr__(self) -> str:
         return f"<Queue {self.name!r}>"

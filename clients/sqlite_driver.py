@@ -18,7 +18,7 @@ from clients.database_drivers import (
     first_line,
     refuse_end,
 )
-from clients.errors import NotEnlisted
+from clients.errors import LockTimeout, NotEnlisted
 from idl.databases import IDENTITY, TABLE, WHOLE, BranchId, Kind, insertion
 
 _SAVEPOINT = "oncemq_enlisted"
@@ -83,7 +83,10 @@ class SqliteDriver:
             self._run(f"SAVEPOINT {_SAVEPOINT}")
         except sqlite3.Error as failed:
             self.rollback()
-            raise NotEnlisted(f"no transaction could begin: {first_line(failed)}") from failed
+            trouble = self._trouble(failed)
+            if trouble.retryable:
+                raise LockTimeout(f"no transaction could begin: {trouble}") from failed
+            raise NotEnlisted(f"no transaction could begin: {trouble}") from failed
 
     def why_not(self) -> str:
         """See `Driver.why_not`."""

@@ -25,13 +25,16 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from clients.database_drivers import DatabaseTrouble, Driver, Lost
-from clients.errors import NotEnlisted
+from clients.errors import ConnectionLost, NotEnlisted
 from clients.unwrapping import Unwrapped, unwrapped
 from idl.coordination import mqDatabase, mqParticipant
 from idl.databases import BRANCH, COMMITTED, WHOLE, BranchId, branch_name
 
 # So long what the coordinator has told of databases is taken for true.
 KNOWN_S = 30.0
+# So long the coordinator may take to look at a database after its start.
+REACH_S = 5.0
+PAUSE_S = 0.05
 
 log = logging.getLogger("oncemq.client")
 
@@ -39,9 +42,15 @@ log = logging.getLogger("oncemq.client")
 class KnownDatabases:
     """The databases that the coordinator knows, and which connection leads to which of them."""
 
-    def __init__(self, ask: Callable[[], Iterable[mqDatabase]], clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        ask: Callable[[], Iterable[mqDatabase]],
+        clock: Callable[[], float],
+        sleep: Callable[[float], None],
+    ) -> None:
         self._ask = ask
         self._clock = clock
+        self._sleep = sleep
         self._told: dict[str, mqDatabase] = {}
         self._told_at = float("-inf")
         # Where a connection leads does not change; what is known of the place may.
@@ -56,7 +65,16 @@ class KnownDatabases:
         except NotEnlisted:
             # It may have been registered a moment ago.
             self._refresh()
-            return self._found(opened, name)
+        deadline = self._clock() + REACH_S
+        while True:
+            try:
+                return self._found(opened, name)
+            except _NotReached as unreached:
+                # The coordinator was started a moment ago.
+                if self._clock() >= deadline:
+                    raise ConnectionLost(str(unreached)) from unreached
+            self._sleep(PAUSE_S)
+            self._refresh()
 
     def _refresh(self) -> None:
         self._told = {each.name: each for each in self._ask()}
@@ -90,12 +108,20 @@ class KnownDatabases:
                 identities[each.table] = _identity(driver, each)
             if each.identity and each.identity == identities[each.table]:
                 return each
-        raise NotEnlisted(_unlike(driver, wanted, name, any(identities.values())))
+        for each in wanted:
+            if not each.identity and identities[each.table]:
+                raise _NotReached(
+                    f"the coordinator has not reached database {each.name} yet: look at `oncemq "
+                    "database list`"
+                )
+        raise NotEnlisted(_unlike(driver, wanted, name))
 
 
 def _identity(driver: Driver, known: mqDatabase) -> str:
     try:
         return driver.identity(known.table)
+    except Lost:
+        raise
     except DatabaseTrouble as trouble:
         told = str(trouble).replace(" NAME", f" {known.name}")
         raise NotEnlisted(f"database {known.name}: {told}") from trouble
@@ -113,21 +139,20 @@ def _unregistered(driver: Driver, name: str) -> str:
     )
 
 
-def _unlike(driver: Driver, wanted: list[mqDatabase], name: str, has_identity: bool) -> str:
+def _unlike(driver: Driver, wanted: list[mqDatabase], name: str) -> str:
     unready = [each.name for each in wanted if not each.identity]
-    if name and name in unready:
+    if unready:
         return (
-            f"database {name} is registered, but the coordinator has not found its table there: "
-            f"look at `oncemq database list`, or type `oncemq database prepare {name}`"
+            f"database {unready[0]} is registered, but its table for outcomes is not there: type "
+            f"`oncemq database prepare {unready[0]}`"
         )
     if name:
         return f"the connection does not lead to database {name}, but to {driver.address()}"
-    if unready and not has_identity:
-        return (
-            f"the coordinator has not found its table in {', '.join(unready)}: look at `oncemq "
-            f"database list`, or type `oncemq database prepare {unready[0]}`"
-        )
     return _unregistered(driver, "")
+
+
+class _NotReached(NotEnlisted):
+    """The database has its table, and the coordinator has not seen it."""
 
 
 # --- The databases of one transaction ------------------------------------------------------------
@@ -227,6 +252,9 @@ class Databases:
             # A marked database has no branch; its row is about the whole transaction.
             branch = BranchId(gtrid, branch_name(number, "" if is_marked else mark))
             opened.driver.begin(branch)
+        except Lost as lost:
+            opened.close()
+            raise ConnectionLost(f"the database cannot be reached: {lost}. Connect again") from lost
         except BaseException:
             opened.close()
             raise

@@ -96,7 +96,10 @@ LAYERS = {
     # not running: there is nobody to be asked over the wire.
     "clients":                          "clients.connecting clients.connection clients.messages "
                                         "clients.consumer clients.queue clients.transaction "
-                                        "clients.errors clients.admin idl.access",
+                                        "clients.workers clients.errors clients.admin "
+                                        "idl.access",
+    "clients.workers":                  "clients.consumer clients.queue clients.transaction "
+                                        "clients.messages clients.errors",
     "~clients.console.*":               f"clients.console.* clients.admin {WORDS}",
     "~clients.spark*":                  "clients.spark* clients.connection clients.messages "
                                         f"{CALLS}",
@@ -514,6 +517,7 @@ BROAD_HANDLERS = {
     "mqserver.events.workers": "runs work that nobody waits for: a fault ends it, not the channels",
     "tests.simulation.test_world": "shows that a crash gets past such a handler",
     "clients.consumer": "whatever a handler raises, its message comes again",
+    "clients.workers": "whatever a function raises, its message is kept",
     "clients.cli": "the outermost edge: whoever typed the command gets a sentence and an exit code",
 }
 MAY_PRINT = "benchmarks.* clients.demo *.__main__"

@@ -174,7 +174,7 @@ def test_a_file_that_another_one_writes_is_refused_when_that_takes_long(
 ) -> None:
     tx = act(mq, conn)
     with closing(file.connect(timeout=0)) as other:
-        with pytest.raises(oncemq.NotEnlisted, match="database is locked"):
+        with pytest.raises(oncemq.LockTimeout, match="database is locked"):
             mq.begin().enlist(other)
         tx.rollback()
         act(mq, other).commit()
