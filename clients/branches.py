@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from clients import structs
 from clients.errors import translated
-from clients.messages import Item, Key, Message, batch_of, messages_of, size_of
+from clients.messages import OVERHEAD_BYTES, Item, Key, Message, batch_of, messages_of, size_of
 from clients.nodes import ENDING_S_MAX, LOST, Node
 from idl import system
 from idl.cos import RecoveryCoordinator, Status
@@ -48,9 +48,6 @@ class _Request(NamedTuple):
     method: Callable[..., Any]
     arguments: tuple[Any, ...]
     begun: float
-
-    def call(self) -> Any:
-        return self.method(*self.arguments)
 
 
 class _Held:
@@ -103,7 +100,7 @@ class Branch:
         held.items.append(item)
         held.keys.append(key)
         self._held_messages += 1
-        self._held_bytes += size_of(item)
+        self._held_bytes += len(item) + OVERHEAD_BYTES if type(item) is bytes else size_of(item)
         if self._held_bytes > HELD_BYTES_MAX or self._held_messages >= HELD_MESSAGES_MAX:
             self.push()
         return key
@@ -175,15 +172,14 @@ class Branch:
 
     def commit_alone(self) -> Ended:
         """All that is left is put, and the branch is committed; raises what the wire raises."""
-        request = self._last_request(mqCompletion.COMMIT_ONE_PHASE)
-        return self._finished(request.call, request)
+        return self._finished(None, self._last_request(mqCompletion.COMMIT_ONE_PHASE))
 
     def prepare(self, recovery: RecoveryCoordinator) -> Callable[[], Ended]:
         """The same, but it only votes. It is under way; the function waits for the answer."""
         self._branch = structs.branch(self._gtrid, self.name, recovery)
         request = self._last_request(mqCompletion.PREPARE)
         waiting = started(request.method, *request.arguments)
-        return partial(self._finished, waiting or request.call, request)
+        return partial(self._finished, waiting, request)
 
     def _last_request(self, completion: mqCompletion) -> _Request:
         self.is_called = True
@@ -198,22 +194,18 @@ class Branch:
         method = node.calls.pushDown if self._held_bytes > LARGE_BYTES else node.ends.pushDown
         return _Request(method, (self._branch, self._answered + 1, work, completion), node.clock())
 
-    def _finished(self, answer: Callable[[], Any], request: _Request) -> Ended:
+    def _finished(self, waiting: Callable[[], Any] | None, request: _Request) -> Ended:
+        method, arguments, begun = request
         try:
-            status, is_read_only, keys = answer()
+            status, is_read_only, keys = waiting() if waiting else method(*arguments)
         except LOST as lost:
-            deadline = request.begun + ENDING_S_MAX
-            status, is_read_only, keys = self.node.insist(
-                lost, deadline, request.method, *request.arguments
-            )
-        self._note_keys(keys)
-        return Ended(status, is_read_only)
-
-    def _note_keys(self, keys: tuple[tuple[str, ...], ...]) -> None:
+            deadline = begun + ENDING_S_MAX
+            status, is_read_only, keys = self.node.insist(lost, deadline, method, *arguments)
         if keys:
-            held = [held.keys for held in self._held.values()]
-            self._told += zip(held, keys, strict=True)
+            for held, texts in zip(self._held.values(), keys, strict=True):
+                self._told.append((held.keys, texts))
             self._held.clear()
+        return Ended(status, is_read_only)
 
     def rollback(self) -> Callable[[], None]:
         """The node is being told; the function waits until it has heard."""
@@ -226,11 +218,13 @@ class Branch:
 
     def tell_keys(self) -> None:
         """The transaction was committed: what was put has its keys."""
-        # What the node could not say after a restart nobody can.
-        untold = [(held.keys, ()) for held in self._held.values()]
-        for keys, texts in [*self._told, *untold]:
+        for keys, texts in self._told:
             for key, text in zip(keys, texts or ("",) * len(keys), strict=True):
                 key.tell(text)
+        for held in self._held.values():
+            for key in held.keys:
+                # What the node could not say after a restart nobody can.
+                key.tell("")
 
     def lose_keys(self) -> None:
         """The transaction was rolled back: there are no keys."""

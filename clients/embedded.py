@@ -107,7 +107,7 @@ class DirectCalls:
 def _call(operation: Callable[..., Any], *arguments: Any) -> Any:
     outgoing = current_outgoing()
     request_id = outgoing.request_id or new_request_id()
-    return serve_within(Call(request_id, LOCAL, HOST_HERE), operation, list(arguments))
+    return serve_within(Call(request_id, LOCAL, HOST_HERE), operation, arguments)
 
 
 class Runtime:

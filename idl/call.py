@@ -7,12 +7,11 @@ what the calls made here shall carry, the other which call is being served here.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import re
-from collections.abc import Callable, Iterator
-from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar, Token
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from idl.cos import PropagationContext
@@ -125,7 +124,7 @@ def current_call() -> Call:
     return call
 
 
-def serve_within(call: Call, function: Callable[..., Any], arguments: list[Any]) -> Any:
+def serve_within(call: Call, function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
     """Runs the function. Inside, `current_call` is this call; calls carry nothing of another."""
     outgoing = _OUTGOING.set(_NOTHING)
     current = _SERVING.set(call)
@@ -139,8 +138,7 @@ def serve_within(call: Call, function: Callable[..., Any], arguments: list[Any])
 # --- Calls that are made -------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Outgoing:
+class Outgoing(NamedTuple):
     """What the calls made here carry, and how long they may take; None leaves it to the orb."""
 
     transaction: PropagationContext | None = None
@@ -157,38 +155,41 @@ def current_outgoing() -> Outgoing:
     return _OUTGOING.get()
 
 
-@contextlib.contextmanager
-def within(transaction: PropagationContext | None) -> Iterator[None]:
+class Carrying:
+    """For `with`: what the calls made inside carry."""
+
+    __slots__ = ("_outgoing", "_token")
+
+    def __init__(self, outgoing: Outgoing) -> None:
+        self._outgoing = outgoing
+
+    def __enter__(self) -> None:
+        self._token: Token[Outgoing] = _OUTGOING.set(self._outgoing)
+
+    def __exit__(self, *raised: object) -> None:
+        _OUTGOING.reset(self._token)
+
+
+def within(transaction: PropagationContext | None) -> Carrying:
     """Calls made inside belong to this transaction."""
-    token = _OUTGOING.set(replace(_OUTGOING.get(), transaction=transaction))
-    try:
-        yield
-    finally:
-        _OUTGOING.reset(token)
+    _, timeout_s, request_id = _OUTGOING.get()
+    return Carrying(Outgoing(transaction, timeout_s, request_id))
 
 
-@contextlib.contextmanager
-def limited(timeout_s: float) -> Iterator[None]:
+def limited(timeout_s: float) -> Carrying:
     """Each call made inside may take this long, connecting included."""
     if not 0 < timeout_s < float("inf"):
         raise InvalidValue(f"timeout {timeout_s!r}: a call may take a positive, finite time")
-    token = _OUTGOING.set(replace(_OUTGOING.get(), timeout_s=timeout_s))
-    try:
-        yield
-    finally:
-        _OUTGOING.reset(token)
+    transaction, _, request_id = _OUTGOING.get()
+    return Carrying(Outgoing(transaction, timeout_s, request_id))
 
 
-@contextlib.contextmanager
-def repeating(request_id: bytes) -> Iterator[None]:
+def repeating(request_id: bytes) -> Carrying:
     """Calls made inside carry this idempotency key: they repeat one whose answer was lost."""
     if len(request_id) != REQUEST_ID_BYTES:
         raise InvalidValue(f"a request id has {REQUEST_ID_BYTES} bytes, not {len(request_id)}")
-    token = _OUTGOING.set(replace(_OUTGOING.get(), request_id=request_id))
-    try:
-        yield
-    finally:
-        _OUTGOING.reset(token)
+    transaction, timeout_s, _ = _OUTGOING.get()
+    return Carrying(Outgoing(transaction, timeout_s, request_id))
 
 
 # --- The way to call -----------------------------------------------------------------------------

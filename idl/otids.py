@@ -65,7 +65,9 @@ def decode_gtrid(data: bytes) -> Gtrid:
 
 def number_of(gtrid: bytes) -> int:
     """The number of the transaction in its incarnation."""
-    return decode_gtrid(gtrid).number
+    _check_length(gtrid)
+    number: int = _GTRID.unpack(gtrid)[2]
+    return number
 
 
 def _check_length(gtrid: bytes) -> None:
@@ -89,8 +91,8 @@ def block_secret(incarnation_secret: bytes, number: int) -> bytes:
 
 def issue(prefix: bytes, secret: bytes, number: int) -> bytes:
     """The name with this number, made with the secret of its block."""
-    packed = _NUMBER.pack(number)
-    return prefix + packed + _keyed(secret, prefix + packed, TAG_BYTES)
+    named = prefix + _NUMBER.pack(number)
+    return named + _blake2b(named, key=secret, digest_size=TAG_BYTES).digest()
 
 
 def is_issued(gtrid: Gtrid, incarnation_secret: bytes) -> bool:
