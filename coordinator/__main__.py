@@ -84,9 +84,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     opening.is_ready = True
     # Read by whoever started us, who may not have said which port.
     print(f"coordinator {decisions.identity.hex()} listens on {orb.address}", flush=True)
-    failure = stopping.wait()
+    code = _stop(service, orb, tasks, stopping.wait())
     databases.close()
-    return _stop(service, orb, tasks, failure)
+    return code
 
 
 def _regret(reason: str, code: int) -> int:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from coordinator.database import Database, Times
-from coordinator.database_drivers import DatabaseTrouble, Open
+from coordinator.database_drivers import DatabaseTrouble, Open, Unreachable
 from coordinator.database_recovery import ByMark, Recovery, Seen
 from coordinator.registry import Registered, Registry
 from coordinator.tasks import Tasks
@@ -125,6 +125,8 @@ class Databases:
     def _found(self, name: str) -> _Watched:
         with self._lock:
             found = self._watched.get(name)
+        if self._is_closed:
+            raise Unreachable("the coordinator is being stopped")
         if found is None:
             raise NotRegistered(
                 f"no database is registered as {name!r}: type `oncemq database add {name} DSN`"
