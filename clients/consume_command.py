@@ -21,8 +21,7 @@ import typer
 from clients.connection import Connection
 from clients.errors import OnceMQError
 from clients.following import Event, Following
-from clients.message_command import with_line_end
-from clients.message_lines import line_of
+from clients.message_command import as_json_line, with_line_end
 from clients.messages import Message
 from clients.options import QueueName
 from clients.queue import Queue
@@ -219,10 +218,7 @@ class CommandHandler:
 
 
 def _writer(is_json: bool) -> Callable[[Message], None]:
-    def written(message: Message) -> bytes:
-        return line_of(message).encode() + b"\n" if is_json else with_line_end(message)
-
-    sink = StreamSink(sys.stdout.buffer, written)
+    sink = StreamSink(sys.stdout.buffer, as_json_line if is_json else with_line_end)
     return lambda message: sink.write([message])
 
 

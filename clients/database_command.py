@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from clients.admin import COORDINATOR_ADMIN, NotOne, Switches, seconds
-from clients.options import Yes
+from clients.options import Yes, coordinator_option
 from clients.reaching import Reach, answered, node_of, orb_of, settled
 from clients.terminal import (
     ExitCode,
@@ -55,15 +55,7 @@ EXAMPLES = {
 }
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of the database.")]
-AtCoordinator = Annotated[
-    str | None,
-    typer.Option(
-        "--coordinator",
-        metavar="HOST:PORT",
-        show_default="the node's, or $ONCEMQ_COORDINATOR",
-        help="Tell this coordinator.",
-    ),
-]
+AtCoordinator = Annotated[str | None, coordinator_option("Tell this coordinator.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 Run = Callable[[Mq_TransactionAdmin], int]
 

@@ -382,7 +382,7 @@ def _sink(queue: str, output: Path | None, is_json: bool, is_one: bool) -> Sink:
     if output is not None:
         return FileSink(output, queue)
     if is_json:
-        return StreamSink(sys.stdout.buffer, lambda message: line_of(message).encode() + b"\n")
+        return StreamSink(sys.stdout.buffer, as_json_line)
     if not is_one:
         return StreamSink(sys.stdout.buffer, with_line_end)
     is_seen = sys.stdout.isatty()
@@ -392,6 +392,11 @@ def _sink(queue: str, output: Path | None, is_json: bool, is_one: bool) -> Sink:
 def with_line_end(message: Message) -> bytes:
     """The payload and a line end, unless it has one."""
     return message.payload if message.payload.endswith(b"\n") else message.payload + b"\n"
+
+
+def as_json_line(message: Message) -> bytes:
+    """The whole message as a line of JSON."""
+    return line_of(message).encode() + b"\n"
 
 
 def _as_it_is(message: Message) -> bytes:

@@ -23,7 +23,7 @@ from clients.admin import (
     seconds,
     selected,
 )
-from clients.options import JsonForTable, Yes
+from clients.options import JsonForTable, Yes, coordinator_option
 from clients.reaching import Reach, answered, node_address, orb_of, settled
 from clients.terminal import (
     ExitCode,
@@ -69,15 +69,7 @@ EXAMPLES = {
 }
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A transaction, or how its name begins.")]
-AtCoordinator = Annotated[
-    str | None,
-    typer.Option(
-        "--coordinator",
-        metavar="HOST:PORT",
-        show_default="the node's, or $ONCEMQ_COORDINATOR",
-        help="Ask this coordinator alone.",
-    ),
-]
+AtCoordinator = Annotated[str | None, coordinator_option("Ask this coordinator alone.")]
 AtNode = Annotated[
     str | None, typer.Option("--node", metavar="HOST:PORT", help="Ask this node alone.")
 ]
