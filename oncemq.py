@@ -34,11 +34,13 @@ from clients import (
     Tls,
     Transaction,
     TransactionEnded,
+    TwoPhase,
     Worked,
     Worker,
     __version__,
     connect,
     current_transaction,
+    joined,
     worker,
 )
 
@@ -73,10 +75,12 @@ __all__ = [
     "Tls",
     "Transaction",
     "TransactionEnded",
+    "TwoPhase",
     "Worked",
     "Worker",
     "__version__",
     "connect",
     "current_transaction",
+    "joined",
     "worker",
 ]

@@ -32,8 +32,10 @@ from clients.errors import (
 )
 from clients.messages import Key, Message
 from clients.queue import Queue
+from clients.tpc import TwoPhase
 from clients.transaction import AUTOCOMMIT, Outcome, Transaction, current_transaction
 from clients.workers import Worked, Worker, worker
+from clients.zope_manager import joined
 from idl.access import Tls
 
 __all__ = [
@@ -67,11 +69,13 @@ __all__ = [
     "Tls",
     "Transaction",
     "TransactionEnded",
+    "TwoPhase",
     "Worked",
     "Worker",
     "__version__",
     "connect",
     "current_transaction",
+    "joined",
     "worker",
 ]
 
