@@ -116,6 +116,8 @@ class Dialect:
     errors: type[Exception]
     trouble_of: Callable[[Exception], DatabaseTrouble]
     two_phase: TwoPhase | None = None
+    # A statement that names the setting by which a power cut could take back what was committed.
+    danger: str = ""
 
 
 class Link:
@@ -156,8 +158,16 @@ class Link:
             rows = self._select("otid = {} AND branch = {}", (IDENTITY, WHOLE))
         except NoTable as missing:
             return Facts("", is_two_phase, str(missing))
-        trouble = "" if rows else f"{self.table} has no identity: oncemq database prepare NAME"
-        return Facts(rows[0].outcome if rows else "", is_two_phase, trouble)
+        trouble = f"{self.table} has no identity: oncemq database prepare NAME"
+        if not rows:
+            return Facts("", is_two_phase, trouble)
+        return Facts(rows[0].outcome, is_two_phase, self._danger())
+
+    def _danger(self) -> str:
+        [(setting,)] = self.run(self._dialect.danger) if self._dialect.danger else [("",)]
+        if not setting:
+            return ""
+        return f"{setting} is so set that a power cut can take back what was prepared or marked"
 
     def make_table(self, identity: str, role: str = "") -> None:
         """The table is there, and has an identity; this one, where it had none. May be repeated."""

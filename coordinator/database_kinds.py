@@ -124,8 +124,16 @@ def _open_postgresql(registered: Registered, limits: Limits) -> Link:
         psycopg.Error,
         trouble_of,
         two_phase,
+        "SELECT CASE WHEN current_setting('fsync') = 'off' THEN 'fsync'"
+        " WHEN current_setting('full_page_writes') = 'off' THEN 'full_page_writes' ELSE '' END",
     )
     link = Link(connection, dialect, registered.table)
+    _limit_postgresql(link, limits)
+    return link
+
+
+def _limit_postgresql(link: Link, limits: Limits) -> None:
+    """No statement takes for ever, and what it says to be committed is on disk."""
     link.run(
         "SELECT set_config('statement_timeout', %s, false), set_config('lock_timeout', %s, false),"
         " set_config('synchronous_commit',"
@@ -133,7 +141,6 @@ def _open_postgresql(registered: Registered, limits: Limits) -> Link:
         " ELSE current_setting('synchronous_commit') END, false)",
         (str(round(1000 * limits.statement_s)), str(round(1000 * limits.lock_s))),
     )
-    return link
 
 
 def postgresql_trouble(state: str, told: str, registered: Registered) -> DatabaseTrouble:
@@ -227,6 +234,7 @@ def _open_mariadb(registered: Registered, limits: Limits) -> Link:
         pymysql.MySQLError,
         trouble_of,
         _PreparedInMariadb(),
+        "SELECT IF(@@innodb_flush_log_at_trx_commit = 1, '', 'innodb_flush_log_at_trx_commit')",
     )
     link = Link(connection, dialect, registered.table)
     link.run(

@@ -97,7 +97,7 @@ class Recovery:
             self._treat(branch, self._age_s(branch, each, now), count)
         if facts.trouble:
             count.troubles.append(facts.trouble)
-        else:
+        if facts.identity:
             self._forget_rows()
         self._troubles = frozenset(count.troubles)
         told = count.troubles[0] if count.troubles else ""
