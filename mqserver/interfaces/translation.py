@@ -41,6 +41,9 @@ S = TypeVar("S")
 UNSIGNED_LONG_MAX = 2**32 - 1
 NOWHEN = mqTimestamp(0, 0)
 
+_new = object.__new__
+_set = object.__setattr__
+
 # --- What comes in -------------------------------------------------------------------------------
 
 
@@ -125,14 +128,16 @@ def _microseconds(time: mqTimestamp) -> int:
 
 
 def key_texts(keys: Iterable[int]) -> mqKeyList:
-    """Keys as clients know them."""
-    return tuple([key_text(key) for key in keys])
+    """Keys as clients know them; see `key_text`."""
+    return tuple([f"{key:015d}" for key in keys])
 
 
 def taken_of(messages: Sequence[Message]) -> mqTaken:
     """Messages in columns; what is the default for all is left out."""
     if not messages:
         return NOTHING_TAKEN
+    if len(messages) == 1:
+        return _only_taken(*messages[0])
     keys, payloads, digests, priorities, groups, times, senders, attributes = zip(
         *messages, strict=True
     )
@@ -149,14 +154,37 @@ def taken_of(messages: Sequence[Message]) -> mqTaken:
     return _made(mqTaken, key_texts(keys), batch)
 
 
+def _only_taken(
+    key: int,
+    payload: bytes,
+    digest: int,
+    priority: int,
+    group: int,
+    time_us: int,
+    sender: str,
+    attributes: Attributes,
+) -> mqTaken:
+    batch = _made(
+        mqBatch,
+        (payload,),
+        (digest,),
+        (priority,) if priority else (),
+        (group,) if group else (),
+        _timestamps((time_us,)),
+        (sender,) if sender else (),
+        (_attribs(attributes),) if attributes else (),
+    )
+    return _made(mqTaken, (key_text(key),), batch)
+
+
 def _made(kind: type[S], *values: object) -> S:
     """A struct of values that were checked when they came in, so that they are not checked again.
 
     That is most of what a get costs, and whoever reads the answer checks it all the same.
     """
-    made = object.__new__(kind)
+    made = _new(kind)
     for name, value in zip(kind.__slots__, values, strict=True):  # type: ignore[attr-defined]
-        object.__setattr__(made, name, value)
+        _set(made, name, value)
     return made
 
 

@@ -7,6 +7,7 @@ answered is remembered for a while; where it is forgotten, the storage still kno
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -36,7 +37,8 @@ class Alone:
         self._limits = limits or WorkLimits()
         self._lock = threading.Lock()
         self._running: dict[bytes, _Call] = {}
-        self._done: dict[bytes, _Call] = {}
+        # Oldest first. A plain dict would look through all that was dropped to find its first.
+        self._done: OrderedDict[bytes, _Call] = OrderedDict()
         self._done_bytes = 0
 
     def carry_out(self, request_id: bytes, owner: str, act: Callable[[bytes], Done]) -> Any:
@@ -91,6 +93,6 @@ class Alone:
             while (
                 len(self._done) > limits.answers_kept or self._done_bytes > limits.answers_bytes_max
             ):
-                oldest = self._done.pop(next(iter(self._done)))
+                _, oldest = self._done.popitem(last=False)
                 assert oldest.done is not None
                 self._done_bytes -= oldest.done.size

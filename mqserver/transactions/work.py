@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -76,7 +77,8 @@ class Work:
         self._lock = threading.Lock()
         self._started_at = clock()
         self._open: dict[bytes, Branch] = {}
-        self._ended: dict[bytes, Branch] = {}
+        # Oldest first. A plain dict would look through all that was dropped to find its first.
+        self._ended: OrderedDict[bytes, Branch] = OrderedDict()
         self._open_of: dict[str, int] = {}
         # Branches by transaction, but for those whose names are tried anyway.
         self._names: dict[bytes, list[bytes]] = {}
@@ -97,7 +99,8 @@ class Work:
         with found.lock:
             if number == found.number and found.is_answered and found.kind == kind:
                 return found.answer
-            self._check(found, number)
+            if number != found.number + 1 or found.outcome is not Outcome.ACTIVE:
+                self._check(found, number)
             if found.number:
                 # It has not just begun.
                 self._hear_of(found)
@@ -119,8 +122,6 @@ class Work:
     def _check(self, found: Branch, number: int) -> None:
         if found.outcome is not Outcome.ACTIVE:
             raise ended(found.id, found.outcome)
-        if number == found.number + 1:
-            return
         # One that failed has changed nothing; it may come again, or be left behind.
         is_again = number == found.number and not found.is_answered and number > 0
         if is_again and found.answer is _DROPPED:
@@ -350,8 +351,7 @@ class Work:
         found.lists.clear()
 
     def _forget_oldest(self) -> None:
-        oldest = next(iter(self._ended))
-        del self._ended[oldest]
+        oldest, _ = self._ended.popitem(last=False)
         if oldest[GTRID_BYTES:] in _TRIED:
             return
         names = self._names.get(oldest[:GTRID_BYTES], [])
