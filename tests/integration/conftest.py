@@ -3,6 +3,7 @@
     pytest tests/integration/test_kill_everything.py --kill-seconds 120 --kill-seed 7
     pytest tests/integration/test_kill_everything.py --kill-planted "prepared forgotten"
     pytest tests/integration/test_kill_everything.py --kill-faults      on a faulty network as well
+    pytest tests/integration/test_row_and_message.py --kill-messages 10000      so many, not so long
 
 With a planted bug (`planted.py`) a test passes when it finds it.
 """
@@ -27,6 +28,7 @@ class KillOptions:
     bug: str | None
     has_faults: bool
     properties: list[tuple[str, object]]
+    messages: int = 0
 
     def count(self, what: str, text: str) -> None:
         """This is shown at the end of the run, whether the test passes or not."""
@@ -35,7 +37,10 @@ class KillOptions:
     def replay(self, seconds: float) -> str:
         """The command that does the same again."""
         faults = " --kill-faults" if self.has_faults else ""
-        return f'pytest "{self.node}" --kill-seconds {seconds:g} --kill-seed {self.seed}{faults}'
+        length = f"--kill-seconds {seconds:g}"
+        if self.messages:
+            length = f"--kill-messages {self.messages}"
+        return f'pytest "{self.node}" {length} --kill-seed {self.seed}{faults}'
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -43,6 +48,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--kill-seconds", type=float, help="how long processes are killed under load")
     parser.addoption("--kill-seed", type=int, help="the seed of who is killed, and when")
     parser.addoption("--kill-faults", action="store_true", help="the network is faulty as well")
+    parser.addoption("--kill-messages", type=int, help="so many messages, however long it takes")
     parser.addoption("--kill-planted", help="the bug that all servers have, and that is found")
 
 
@@ -57,6 +63,7 @@ def kill_options(request: pytest.FixtureRequest) -> KillOptions:
         bug=get("--kill-planted", None),
         has_faults=bool(get("--kill-faults", None)),
         properties=request.node.user_properties,
+        messages=get("--kill-messages", None) or 0,
     )
 
 
