@@ -201,6 +201,7 @@ def _refuse_listed(link: Link, branch: BranchId) -> None:
 
 def _settle(link: Link, branches: list[BranchId]) -> list[BranchId]:
     lost: list[BranchId] = []
+    held: Busy | None = None
     for first in range(0, len(branches), ASKED_TOGETHER):
         some = branches[first : first + ASKED_TOGETHER]
         done = link.committed(some)
@@ -211,4 +212,9 @@ def _settle(link: Link, branches: list[BranchId]) -> list[BranchId]:
                 _commit(link, branch)
             except NoSuchBranch:
                 lost.append(branch)
+            except Busy as busy:
+                # The others need not wait for it; they will be found done the next time.
+                held = busy
+    if held is not None:
+        raise held
     return lost

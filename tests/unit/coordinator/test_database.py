@@ -73,6 +73,20 @@ def test_many_are_settled_at_once_and_those_that_are_lost_are_named() -> None:
     assert server.prepared_branches == set()
 
 
+def test_one_that_is_held_keeps_no_other_from_being_committed() -> None:
+    server = Server()
+    server.held = {ONE}
+    server.prepared_branches = {TWO}
+    database = _database(server, ManualTasks())
+    with pytest.raises(Busy):
+        database.settle([ONE, TWO])
+    assert server.prepared_branches == set()
+    server.held = set()
+    server.wrote(ONE)
+    server.wrote(TWO)
+    assert database.settle([ONE, TWO]) == []
+
+
 # --- Connections ---------------------------------------------------------------------------------
 
 
