@@ -8,6 +8,8 @@ this module knows no transport and no servers.
 from __future__ import annotations
 
 import contextlib
+import functools
+import math
 import os
 import threading
 from collections.abc import Callable
@@ -57,6 +59,10 @@ class Opened(NamedTuple):
     realm: object
     coordinator: Address | None
     close: Callable[[], None]
+
+
+# A program uses the same few names again and again.
+_checked_name = functools.lru_cache(maxsize=1024)(check_queue_name)
 
 
 class Way(Protocol):
@@ -110,7 +116,7 @@ class Connection:
 
     def queue(self, name: str) -> Queue:
         """The queue of this name; it is made when something is first put into it."""
-        return Queue(self, check_queue_name(name))
+        return Queue(self, _checked_name(name))
 
     def transaction(self, timeout: float = 30.0) -> Transaction:
         """For `with`: committed at the end of the block, rolled back on an exception."""
@@ -118,9 +124,10 @@ class Connection:
 
     def begin(self, timeout: float = 30.0) -> Transaction:
         """A new transaction, to be passed as `tx=` and ended by `commit()` or `rollback()`."""
-        if not 0 < timeout < float("inf"):
+        if not 0 < timeout < math.inf:
             raise ValueError(f"timeout {timeout!r}: a transaction takes a positive, finite time")
-        self._check_open()
+        if self._is_closed:
+            self._check_open()
         return Transaction(self, timeout, self._clock)
 
     def outcome(self, otid: str) -> Outcome:

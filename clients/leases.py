@@ -32,7 +32,8 @@ class Leases:
 
     def draw(self) -> bytes:
         """A name that no other transaction has, or ever had."""
-        self._start_anew_after_fork()
+        if self._process != os.getpid():
+            self._start_anew_after_fork()
         with self._lock:
             lease = self._lease
             if lease is None or self._next >= lease.first + lease.count:

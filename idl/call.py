@@ -8,6 +8,7 @@ what the calls made here shall carry, the other which call is being served here.
 from __future__ import annotations
 
 import functools
+import math
 import re
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar, Token
@@ -178,7 +179,7 @@ def within(transaction: PropagationContext | None) -> Carrying:
 
 def limited(timeout_s: float) -> Carrying:
     """Each call made inside may take this long, connecting included."""
-    if not 0 < timeout_s < float("inf"):
+    if not 0 < timeout_s < math.inf:
         raise InvalidValue(f"timeout {timeout_s!r}: a call may take a positive, finite time")
     transaction, _, request_id = _OUTGOING.get()
     return Carrying(Outgoing(transaction, timeout_s, request_id))

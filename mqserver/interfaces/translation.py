@@ -170,7 +170,7 @@ def _only_taken(
         (digest,),
         (priority,) if priority else (),
         (group,) if group else (),
-        _timestamps((time_us,)),
+        (_timestamp(time_us),),
         (sender,) if sender else (),
         (_attribs(attributes),) if attributes else (),
     )
@@ -198,7 +198,7 @@ def answer_bytes(messages: Iterable[Message]) -> int:
 
 def header_of(message: Message) -> mqHeader:
     """The header of one message."""
-    (time,) = _timestamps((message.time_us,))
+    time = _timestamp(message.time_us)
     return mqHeader(message.priority, message.group, time, message.sender)
 
 
@@ -217,11 +217,19 @@ def _timestamps(times: Sequence[int]) -> tuple[mqTimestamp, ...]:
     result = []
     for time_us in times:
         if time_us != last:
-            seconds, rest = divmod(time_us, USEC_PER_SEC)
-            seconds = min(max(seconds, 0), UNSIGNED_LONG_MAX)
-            last, made = time_us, _made(mqTimestamp, seconds, rest)
+            last, made = time_us, _timestamp(time_us)
         result.append(made)
     return tuple(result)
+
+
+def _timestamp(time_us: int) -> mqTimestamp:
+    seconds, rest = divmod(time_us, USEC_PER_SEC)
+    if not 0 <= seconds <= UNSIGNED_LONG_MAX:
+        seconds = min(max(seconds, 0), UNSIGNED_LONG_MAX)
+    made: mqTimestamp = _new(mqTimestamp)
+    _set(made, "mq_sec", seconds)
+    _set(made, "mq_usec", rest)
+    return made
 
 
 # --- What went wrong -----------------------------------------------------------------------------
