@@ -66,14 +66,18 @@ class Checkpoints:
         self._files = files
         self._payloads = payloads
         self._index = index
-        self._log_bytes_max = self._due_bytes = log_bytes_max
+        self._log_bytes_max = log_bytes_max
         self._waiting_bytes_max = waiting_bytes_max
+        # Where the log is long. Every end of a branch asks, so it is no more than a comparison.
+        self._due_lsn = log.control.restart_lsn + log_bytes_max
 
     @property
     def is_due(self) -> bool:
         """Whether, as of a moment ago, the log is long or much of the data file waits for it."""
-        is_long = self._log.length > self._due_bytes
-        return is_long or self._payloads.waiting_bytes > self._waiting_bytes_max
+        return (
+            self._log.reached > self._due_lsn
+            or self._payloads.waiting_bytes > self._waiting_bytes_max
+        )
 
     def take_when_due(self, next_key: int) -> None:
         """One is taken if it is still due; nobody has asked for it, so nobody is told of trouble.
@@ -99,7 +103,8 @@ class Checkpoints:
         checkpoint = Checkpoint(self._log, self._files, self._payloads, self._index)
         size = checkpoint.take(self._log.restart_point(wanted), next_key)
         # A checkpoint that is long itself must not be what makes the next one due.
-        self._due_bytes = self._log_bytes_max + CHECKPOINTS_APART * size
+        due_bytes = self._log_bytes_max + CHECKPOINTS_APART * size
+        self._due_lsn = self._log.control.restart_lsn + due_bytes
 
 
 class Checkpoint:

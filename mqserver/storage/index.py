@@ -128,15 +128,21 @@ class Queue:
     def add(self, entries: list[Entry]) -> None:
         """The messages are in the queue, and free. Those already there stay as they are."""
         known = self.entries
+        if len(entries) == 1:
+            # The common case of one message in a branch: there is no order to be found in it.
+            entry = entries[0]
+            if entry.key not in known:
+                entry.holder = None
+                known[entry.key] = entry
+                self.payload_bytes += entry.size
+                self._free.add(self.rank(entry))
+            return
         new = [entry for entry in entries if entry.key not in known]
         for entry in new:
             entry.holder = None
             known[entry.key] = entry
             self.payload_bytes += entry.size
-        if len(new) == 1:
-            self._free.add(self.rank(new[0]))
-        else:
-            self._free.update(map(self.rank, new))
+        self._free.update(map(self.rank, new))
 
     def hold(self, entry: Entry, holder: object) -> None:
         """The message has a holder, and is not free."""
@@ -208,6 +214,7 @@ class Branch:
         "cancelled",
         "has_cancelled",
         "has_pages",
+        "has_waited",
         "id",
         "is_ending",
         "lsn",
@@ -229,6 +236,8 @@ class Branch:
         self.is_ending = False
         # Whether it wrote pages, which are to be synced before its record.
         self.has_pages = False
+        # Whether it waited for a message, or another for one of its own: the lock manager knows it.
+        self.has_waited = False
         # Whether it holds any that it stored itself.
         self.has_cancelled = False
         # After a restart: what it had stored and taken itself, by queue, how many and their bytes.
@@ -237,7 +246,7 @@ class Branch:
     @property
     def is_read_only(self) -> bool:
         """Whether there is nothing to commit."""
-        return not self.marks and not any(self.stored.values()) and not any(self.taken.values())
+        return not any(self.stored.values()) and not any(self.taken.values()) and not self.marks
 
     def take(self, queue: str, entries: list[Entry]) -> None:
         """The branch holds these messages; some may be such as it stored itself."""
@@ -334,12 +343,14 @@ class Index:
             for entry in entries:
                 if queue is not None and queue.remove(entry.key) is not None:
                     gone.append(entry)
-        for name, entries in branch.to_add().items():
+        added = branch.to_add() if branch.has_cancelled else branch.stored
+        for name, entries in added.items():
             queue = self.queues.get(name)
             if queue is not None:
                 queue.add(entries)
-        for application, version in branch.marks.items():
-            self.raise_mark(application, version)
+        if branch.marks:
+            for application, version in branch.marks.items():
+                self.raise_mark(application, version)
         self._end(branch, Outcome.COMMITTED)
         return gone
 
@@ -360,18 +371,18 @@ class Index:
 
     def remember(self, branch: bytes, outcome: Outcome) -> None:
         """The branch ended so; the oldest outcomes are forgotten."""
-        self.outcomes.pop(branch, None)
-        self.outcomes[branch] = outcome
-        while len(self.outcomes) > self.outcomes_kept:
-            self.outcomes.popitem(last=False)
+        outcomes = self.outcomes
+        if branch in outcomes:
+            # Written anew, it would stay at its old place.
+            del outcomes[branch]
+        outcomes[branch] = outcome
+        while len(outcomes) > self.outcomes_kept:
+            outcomes.popitem(last=False)
 
     def outcome(self, branch: bytes) -> Outcome:
         """What is known of the branch."""
-        if branch in self.branches:
-            return self.branches[branch].outcome
-        if branch in self.heuristics:
-            return self.heuristics[branch].outcome
-        return self.outcomes.get(branch, Outcome.UNKNOWN)
+        known = self.branches.get(branch) or self.heuristics.get(branch)
+        return self.outcomes.get(branch, Outcome.UNKNOWN) if known is None else known.outcome
 
     def judge(self, info: BranchInfo) -> None:
         """An operator has ended the branch so; its plain outcome is not remembered beside it."""

@@ -232,8 +232,10 @@ class LogManager:
         while True:
             with self._lock:
                 # With the lock held: nobody joins a group that is on disk, and has no leader left.
-                if self.is_on_disk(lsn):
+                if lsn < self._synced * CONTENT_BYTES:
                     break
+                if self.failure is not None:
+                    raise self.failure
                 is_on_its_way = lsn < self._base * CONTENT_BYTES
                 group = self._writing_group if is_on_its_way else self._group
                 leads = not group.has_leader

@@ -92,7 +92,8 @@ class Order:
                 break
             taken += chunk
             whole += 1
-        del self._chunks[:whole], self._highest[:whole]
+        if whole:
+            del self._chunks[:whole], self._highest[:whole]
         self._count -= len(taken)
         return taken
 

@@ -26,6 +26,7 @@ from mqserver.errors import (
     BranchEnded,
     MessageNotFound,
     MqError,
+    QueueNotFound,
     StorageFull,
 )
 from mqserver.storage.contract import (
@@ -72,25 +73,31 @@ class PagedStorage(PagedQueues):
         """See `Storage.store`."""
         with self._lock:
             actor = self._acting(branch)
-            self._index.queue(queue)
+            if queue not in self._index.queues:
+                raise QueueNotFound(queue)
             keys = self._take_keys(len(messages))
             entries = [
                 Entry(key, len(m[0]), m[1], m[2], m[3], m[4], m[5], m[6], m[0])
                 for key, m in zip(keys, messages, strict=True)
             ]
-            actor.has_pages |= self._write_large(queue, entries)
-            actor.stored.setdefault(queue, []).extend(entries)
+            if self._write_large(queue, entries):
+                actor.has_pages = True
+            if queue in actor.stored:
+                actor.stored[queue] += entries
+            else:
+                actor.stored[queue] = entries
             return keys
 
     def _take_keys(self, count: int) -> range:
-        keys = range(self._next_key, self._next_key + count)
-        if keys.stop > self._keys_end:
+        first = self._next_key
+        stop = first + count
+        if stop > self._keys_end:
             # On disk before the keys are given out, so that none is ever given twice.
-            end = keys.stop + self._settings.keys_per_block
+            end = stop + self._settings.keys_per_block
             self._log.write_control(next_key=end)
             self._keys_end = end
-        self._next_key = keys.stop
-        return keys
+        self._next_key = stop
+        return range(first, stop)
 
     def _write_large(self, queue: str, entries: list[Entry]) -> bool:
         """Payloads that are too large for the log are in pages; whether there are any."""
@@ -113,7 +120,9 @@ class PagedStorage(PagedQueues):
             actor = self._acting(branch)
             table = self._index.queue(queue)
             own = [e for e in actor.stored.get(queue, ()) if e.holder is None]
-            if selection == EVERYTHING and not own:
+            # Looked at first because to compare them field by field takes longer than the rest.
+            is_next = selection is EVERYTHING or selection == EVERYTHING
+            if is_next and not own:
                 found = table.hold_next(branch, limit)
             else:
                 found = list(islice(self._selected(table, own, selection), limit))
@@ -163,6 +172,8 @@ class PagedStorage(PagedQueues):
     def _wait_for(self, branch: bytes, entry: Entry, deadline: float) -> None:
         # The entry says who holds it; the lock manager learns of it when somebody waits.
         assert isinstance(entry.holder, bytes)
+        for each in (branch, entry.holder):
+            self._index.branches[each].has_waited = True
         self._locks.release(branch, [entry.key])
         self._locks.try_lock(entry.holder, entry.key)
         self._locks.lock(branch, entry.key, deadline - self._clock())
@@ -174,7 +185,8 @@ class PagedStorage(PagedQueues):
             marks[application] = max(version, marks.get(application, version))
 
     def _acting(self, branch: bytes) -> Branch:
-        self._log.check_usable()
+        if self._log.failure is not None:
+            raise self._log.failure
         index = self._index
         actor = index.branches.get(branch)
         if actor is None:
@@ -193,10 +205,10 @@ class PagedStorage(PagedQueues):
     def prepare(self, branch: bytes, recovery: bytes) -> Vote:
         """See `Storage.prepare`."""
         with self._lock:
-            self._await_end(branch)
-            if self._index.outcome(branch) is Outcome.PREPARED:
-                return Vote.COMMIT
             actor = self._living(branch, Outcome.ACTIVE)
+            if actor is None:
+                self._refuse_unless(branch, Outcome.PREPARED)
+                return Vote.COMMIT
             if actor.is_read_only:
                 self._undo(actor)
                 return Vote.READ_ONLY
@@ -216,16 +228,15 @@ class PagedStorage(PagedQueues):
     def commit(self, branch: bytes, force: bool = True) -> Outcome:
         """See `Storage.commit`."""
         with self._lock:
-            self._await_end(branch)
-            outcome = self._index.outcome(branch)
-            is_over = outcome is Outcome.COMMITTED or outcome in _HEURISTIC
-            if not is_over:
-                actor = self._living(branch, Outcome.PREPARED)
+            actor = self._living(branch, Outcome.PREPARED)
+            if actor is None:
+                outcome = self._refuse_unless(branch, Outcome.COMMITTED, *_HEURISTIC)
+            else:
                 lsn = self._log.append(RecordKind.COMMIT, pack_plain(branch), may_use_spare=True)
                 actor.is_ending = force
                 if not force:
                     self._complete(actor, is_durable=False)
-        if is_over:
+        if actor is None:
             # It may have been committed without force before.
             if force:
                 self._log.force_all()
@@ -238,13 +249,13 @@ class PagedStorage(PagedQueues):
     def commit_one_phase(self, branch: bytes) -> None:
         """See `Storage.commit_one_phase`."""
         with self._lock:
-            self._await_end(branch)
-            is_over = self._index.outcome(branch) is Outcome.COMMITTED
-            if not is_over:
-                actor = self._living(branch, Outcome.ACTIVE)
+            actor = self._living(branch, Outcome.ACTIVE)
+            if actor is None:
+                self._refuse_unless(branch, Outcome.COMMITTED)
+            else:
                 is_empty = actor.is_read_only and self._is_all_forced
                 (self._end_empty if is_empty else self._begin_end)(actor)
-        if is_over:
+        if actor is None:
             # It may have been prepared, and committed without force.
             self._log.force_all()
             return
@@ -268,7 +279,8 @@ class PagedStorage(PagedQueues):
     def _begin_end(self, actor: Branch) -> None:
         """From here on nobody else works on the branch, until its record is on disk."""
         actor.is_ending = True
-        self._locks.refuse(actor.id)
+        if actor.has_waited:
+            self._locks.refuse(actor.id)
 
     def _append_branch(self, kind: RecordKind, actor: Branch) -> int:
         """The branch's record is appended, and everything it refers to is on disk."""
@@ -311,23 +323,26 @@ class PagedStorage(PagedQueues):
 
     def _happen(self, actor: Branch) -> None:
         with self._lock:
-            if actor.outcome is Outcome.ACTIVE:
-                self._payloads.keep(actor.added())
             self._complete(actor, is_durable=True)
 
     def _complete(self, actor: Branch, is_durable: bool) -> None:
+        payloads = self._payloads
         cancelled: list[Entry] = []
+        added = actor.stored
         if actor.has_cancelled:
             cancelled = [e for entries in actor.stored.values() for e in entries if e.holder]
-        for queue, entries in actor.to_add().items():
-            self._payloads.note_stored(actor.lsn, queue, entries)
+            added = actor.to_add()
+        for queue, entries in added.items():
+            if actor.outcome is Outcome.ACTIVE:
+                # Of one that was prepared they are kept already.
+                payloads.keep(entries)
+            payloads.note_stored(actor.lsn, queue, entries)
         gone = self._index.complete(actor)
         if gone:
-            self._payloads.drop(gone, is_durable)
+            payloads.drop(gone, is_durable)
         if cancelled:
-            self._payloads.discard(cancelled)
+            payloads.discard(cancelled)
         self._ended(actor)
-        self._locks.release_all(actor.id)
 
     def _undo(self, actor: Branch) -> None:
         was_prepared = actor.outcome is Outcome.PREPARED
@@ -349,12 +364,14 @@ class PagedStorage(PagedQueues):
             self._payloads.drop(kept, is_durable)
             self._payloads.discard(entry for entry in stored if entry.holder is not None)
         self._ended(actor)
-        self._locks.release_all(actor.id)
 
     def _ended(self, actor: Branch) -> None:
+        """What was to be done with the branch is done; if it is over, it holds nothing."""
         actor.is_ending = False
         if self._awaiting:
             self._monitor.notify_all()
+        if actor.has_waited and actor.id not in self._index.branches:
+            self._locks.release_all(actor.id)
 
     def rollback(self, branch: bytes) -> Outcome:
         """See `Storage.rollback`."""
@@ -372,8 +389,9 @@ class PagedStorage(PagedQueues):
     def resolve(self, branch: bytes, commit: bool) -> None:
         """See `Storage.resolve`."""
         with self._lock:
-            self._await_end(branch)
             actor = self._living(branch, Outcome.PREPARED)
+            if actor is None:
+                raise BranchEnded(branch.hex(), self._index.outcome(branch).name)
             info = actor.info()
             outcome = _HEURISTIC[0] if commit else _HEURISTIC[1]
             judged = BranchInfo(branch, outcome, info.recovery, info.stored, info.taken)
@@ -408,11 +426,20 @@ class PagedStorage(PagedQueues):
             living = [actor.info() for actor in self._shown.branches.values()]
             return sorted([*living, *self._index.heuristics.values()], key=lambda i: i.branch)
 
-    def _living(self, branch: bytes, expected: Outcome) -> Branch:
+    def _living(self, branch: bytes, expected: Outcome) -> Branch | None:
+        """The branch, if that is what it is once nobody else is ending it."""
+        actor = self._index.branches.get(branch)
+        if actor is not None and actor.is_ending:
+            self._await_end(branch)
+            actor = self._index.branches.get(branch)
+        return actor if actor is not None and actor.outcome is expected else None
+
+    def _refuse_unless(self, branch: bytes, *allowed: Outcome) -> Outcome:
+        """What became of the branch, if that is one of these."""
         outcome = self._index.outcome(branch)
-        if outcome is not expected:
+        if outcome not in allowed:
             raise BranchEnded(branch.hex(), outcome.name)
-        return self._index.branches[branch]
+        return outcome
 
     # --- The storage itself
 

@@ -21,6 +21,7 @@ from mqserver.storage.log_manager import LogManager
 
 SPAN_BYTES_MAX = 1024 * 1024
 GAP_BYTES_MAX = 4096
+_new = tuple.__new__
 
 
 @dataclass
@@ -96,7 +97,8 @@ class Payloads:
                 entry.payload = None
             if entry.run != IN_LOG:
                 inside.append(entry)
-        self._leave(inside, is_durable)
+        if inside:
+            self._leave(inside, is_durable)
 
     def discard(self, entries: Iterable[Entry]) -> None:
         """The messages never were: nothing on disk refers to them."""
@@ -131,7 +133,10 @@ class Payloads:
 
     def note_stored(self, lsn: int, queue: str, entries: list[Entry]) -> None:
         """The messages are committed; payloads that are in the log are there from here on."""
-        if entries:
+        if len(entries) == 1:
+            # As below, in half of the time.
+            self.in_log.append(_new(Stored, (lsn, queue, (entries[0].key,))))
+        elif entries:
             self.in_log.append(Stored(lsn, queue, _keys_of(entries)))
 
     def split_log(self, lsn: int, index: Index) -> tuple[dict[str, list[Entry]], list[Stored]]:
@@ -182,8 +187,6 @@ class Payloads:
 
 
 def _keys_of(entries: list[Entry]) -> Sequence[int]:
-    if len(entries) == 1:
-        return (entries[0].key,)
     keys = sorted(entry.key for entry in entries)
     is_range = keys[-1] - keys[0] == len(keys) - 1
     return range(keys[0], keys[-1] + 1) if is_range else keys

@@ -7,13 +7,13 @@ data file are not among them, and have the first page of their run in the column
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from mqserver.errors import Corruption
 from mqserver.storage.contract import BranchInfo, Outcome, QueueSettings
-from mqserver.storage.format import Record, pack_body, unpack_body
+from mqserver.storage.format import Record, pack_body, pack_with_start, unpack_body
 from mqserver.storage.index import IN_LOG, Branch, Consumer, Entry, Index, Queue
 
 Columns = tuple[Any, ...]
@@ -98,25 +98,35 @@ def pack_branch(branch: Branch) -> tuple[bytes, int]:
     """The body that says all a branch has done, and where in it the payloads begin."""
     stored = []
     payloads: list[bytes] = []
-    size = 0
     for queue, entries in branch.to_add().items():
-        if entries:
+        if len(entries) == 1:
+            # The common case, without lists to look through.
+            (entry,) = entries
+            stored.append((queue, _columns_of_one(entry)))
+            if entry.run == IN_LOG:
+                payloads.append(entry.payload or b"")
+        elif entries:
             stored.append((queue, columns_of(entries)))
-            inside = payloads_of(entries)
-            payloads += inside
-            size += sum(map(len, inside))
-    own: set[int] = set()
+            payloads += payloads_of(entries)
+    # Most branches have none of the rest, and nothing is made for it.
+    taken: object = ()
     cancelled: object = 0
     if branch.has_cancelled or branch.cancelled:
         own = {e.key for entries in branch.stored.values() for e in entries if e.holder}
+        taken = _keys_taken(branch, own)
         cancelled = _cancelled(branch)
-    taken = [
-        (queue, [entry.key for entry in entries if entry.key not in own])
+    elif branch.taken:
+        taken = _keys_taken(branch, ())
+    marks = list(branch.marks.items()) if branch.marks else ()
+    meta = (branch.id, branch.recovery, stored, taken, marks, cancelled)
+    return pack_with_start(meta, payloads)
+
+
+def _keys_taken(branch: Branch, but: Collection[int]) -> list[tuple[str, list[int]]]:
+    return [
+        (queue, [entry.key for entry in entries if entry.key not in but])
         for queue, entries in branch.taken.items()
     ]
-    meta = (branch.id, branch.recovery, stored, taken, list(branch.marks.items()), cancelled)
-    body = pack_body(meta, payloads)
-    return body, len(body) - size
 
 
 @dataclass(frozen=True)
@@ -269,8 +279,7 @@ def pack_bundle(queue: str, entries: list[Entry], payloads: list[bytes]) -> tupl
     """The content of a run that holds many small messages, and where their payloads begin."""
     bare = list(columns_of(entries))
     bare[-1] = None
-    content = pack_body((queue, bare), payloads)
-    return content, len(content) - sum(map(len, payloads))
+    return pack_with_start((queue, bare), payloads)
 
 
 def read_bundle(run: RunOnDisk, content: bytes, room: int) -> list[Entry]:
