@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from benchmarks import coordinator, node, orb, storage
+from benchmarks import coordinator, databases, node, orb, storage
 from benchmarks.measure import (
     Bar,
     Comparison,
@@ -39,6 +39,7 @@ BENCHMARKS: dict[str, Callable[[Setting], list[Comparison]]] = {
     "orb": orb.comparisons,
     "coordinator": coordinator.comparisons,
     "node": node.comparisons,
+    "databases": databases.comparisons,
 }
 # A study of its own: its rounds are short and many, and some of it is no comparison.
 STORAGE = "storage"

@@ -1,0 +1,260 @@
+"""What one row in PostgreSQL and one message cost as one act, against what people do without us.
+
+    OnceMQ, two-phase       the row by two-phase commit, the message at a node
+    OnceMQ, marked          the same, but the database's own commit decides
+    two PostgreSQL, tpc_*   row and message in two databases, prepared and committed by hand, and
+                            with nobody who would finish it after a crash
+    one PostgreSQL          row and a table as queue (SKIP LOCKED), in one local commit
+
+PostgreSQL, node and coordinator are processes of their own on the loopback interface, with their
+files in one file system and everything synced. PostgreSQL is a private one, started by the same
+script as that of the tests. Messages have 100 bytes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import psycopg
+
+import oncemq
+from benchmarks.measure import Bar, Comparison, Setting
+from benchmarks.orb import ServerProcess
+
+HOST = "127.0.0.1"
+PAYLOAD = b"x" * 100
+CALLS = 50
+SEED = 2000
+
+TWO_PHASE = "OnceMQ, two-phase"
+MARKED = "OnceMQ, marked"
+BY_HAND = "two PostgreSQL, tpc_*"
+ONE_COMMIT = "one PostgreSQL, SKIP LOCKED"
+
+BY_HAND_RATIO_MAX = 1.0
+TWO_PHASE_RATIO_MAX = 2.0
+MARKED_RATIO_MAX = 1.5
+
+_SCRIPT = Path(__file__).resolve().parent.parent / "tests" / "setup" / "postgres.sh"
+_ROWS = "CREATE TABLE rows (number BIGSERIAL PRIMARY KEY, content BYTEA)"
+_QUEUE = "CREATE TABLE queue (number BIGSERIAL PRIMARY KEY, payload BYTEA)"
+_PUT_ROW = "INSERT INTO rows (content) VALUES (%s)"
+_PUT = "INSERT INTO queue (payload) VALUES (%s)"
+_GET = (
+    "DELETE FROM queue WHERE number = (SELECT number FROM queue ORDER BY number"
+    " FOR UPDATE SKIP LOCKED LIMIT 1) RETURNING payload"
+)
+_FILL = "INSERT INTO queue (payload) SELECT %s FROM generate_series(1, %s)"
+
+
+def comparisons(setting: Setting) -> list[Comparison]:
+    """What this benchmark compares."""
+    absent = _why_absent()
+    titles = {True: "a row and a put", False: "a get and a row"}
+    if absent:
+        return [Comparison(title, (), "", skipped=absent) for title in titles.values()]
+    return [
+        _compared(title, setting.scratch / str(number), is_put)
+        for number, (is_put, title) in enumerate(titles.items())
+    ]
+
+
+def _compared(title: str, folder: Path, is_put: bool) -> Comparison:
+    server = _Server()
+    return Comparison(
+        title=title,
+        subjects=(
+            _Ours(TWO_PHASE, server, folder / "two-phase", is_put, None),
+            _Ours(MARKED, server, folder / "marked", is_put, True),
+            _ByHand(server, is_put),
+            _OneCommit(server, is_put),
+        ),
+        baseline=ONE_COMMIT,
+        bars=(
+            Bar(TWO_PHASE, BY_HAND, BY_HAND_RATIO_MAX),
+            Bar(TWO_PHASE, ONE_COMMIT, TWO_PHASE_RATIO_MAX),
+            Bar(MARKED, ONE_COMMIT, MARKED_RATIO_MAX),
+        ),
+        calls=CALLS,
+    )
+
+
+# --- PostgreSQL ----------------------------------------------------------------------------------
+
+
+def _why_absent() -> str:
+    """Why there can be no PostgreSQL here; empty when there can."""
+    if any(Path("/usr/lib/postgresql").glob("*/bin/initdb")):
+        return ""
+    found = any((Path(each) / "initdb").exists() for each in os.get_exec_path())
+    return "" if found else "no PostgreSQL: tests/setup/components.sh installs it"
+
+
+@dataclass
+class _Server:
+    """One PostgreSQL for the subjects of a comparison, as long as one of them needs it."""
+
+    users: int = 0
+    names: Any = field(default_factory=itertools.count)
+
+    def start(self) -> None:
+        self.users += 1
+        if self.users > 1:
+            return
+        # Not in the scratch folder, into which PostgreSQL's own user may not look.
+        folder = tempfile.mkdtemp(prefix="oncemq-benchmarks-postgres-")
+        os.chmod(folder, 0o755)
+        pipe = subprocess.PIPE
+        quiet = subprocess.DEVNULL
+        self._keeper = subprocess.Popen(
+            [_SCRIPT, "serve", folder], stdin=pipe, stdout=pipe, stderr=quiet, text=True
+        )
+        assert self._keeper.stdout is not None
+        self._dsn = self._keeper.stdout.readline().strip()
+        if not self._dsn:
+            self.users = 0
+            raise RuntimeError(f"{_SCRIPT} could not start PostgreSQL")
+
+    def stop(self) -> None:
+        self.users -= 1
+        if self.users == 0:
+            # It stops and removes everything when its input ends.
+            self._keeper.communicate()
+
+    def database(self, *tables: str) -> str:
+        """The address of a new database with these tables."""
+        name = f"benchmark_{next(self.names)}"
+        with psycopg.connect(self._dsn, autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name}".encode())
+        dsn = self._dsn.removesuffix(urlsplit(self._dsn).path) + f"/{name}"
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            for table in tables:
+                connection.execute(table.encode())
+        return dsn
+
+
+# --- The ways ------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Ours:
+    name: str
+    server: _Server
+    folder: Path
+    is_put: bool
+    markable: bool | None
+
+    def start(self) -> None:
+        self.server.start()
+        dsn = self.server.database(_ROWS)
+        quiet = ["--listen", f"{HOST}:0", "--log-level", "error"]
+        data = ["--data", str(self.folder / "coordinator")]
+        self._coordinator = ServerProcess("coordinator", *data, *quiet)
+        data = ["--data", str(self.folder / "node"), "--coordinator", _address(self._coordinator)]
+        self._node = ServerProcess("mqserver", *data, *quiet)
+        self._mq = oncemq.connect(f"mq://{_address(self._node)}")
+        self._queue = self._mq.queue("orders")
+        self._register(dsn)
+        self._connection = psycopg.connect(dsn)
+
+    def _register(self, dsn: str) -> None:
+        parts = urlsplit(dsn)
+        password = self.folder / "password"
+        password.write_text(parts.password or "")
+        password.chmod(0o600)
+        plain = f"postgresql://{parts.username}@{HOST}:{parts.port}{parts.path}"
+        self._mq.register_database("orders", plain, password_file=str(password))
+
+    def stop(self) -> None:
+        self._connection.close()
+        self._mq.close()
+        self._node.stop()
+        self._coordinator.stop()
+        self.server.stop()
+
+    def one_call(self) -> None:
+        with self._mq.transaction() as tx:
+            db = tx.enlist(self._connection, markable=self.markable)
+            if self.is_put:
+                db.execute(_PUT_ROW, (PAYLOAD,))
+                self._queue.put(PAYLOAD)
+                return
+            message = self._queue.get()
+            if message is not None:
+                db.execute(_PUT_ROW, (message.payload,))
+        if message is None:
+            self._queue.put_many([PAYLOAD] * SEED)
+
+
+def _address(process: ServerProcess) -> str:
+    return process.announced.rpartition(" ")[2]
+
+
+@dataclass
+class _ByHand:
+    server: _Server
+    is_put: bool
+    name: str = BY_HAND
+
+    def start(self) -> None:
+        self.server.start()
+        self._rows = psycopg.connect(self.server.database(_ROWS))
+        self._queue = psycopg.connect(self.server.database(_QUEUE))
+        self._numbers = itertools.count()
+
+    def stop(self) -> None:
+        self._rows.close()
+        self._queue.close()
+        self.server.stop()
+
+    def one_call(self) -> None:
+        rows, queue = self._rows, self._queue
+        name = f"by hand {next(self._numbers)}"
+        rows.tpc_begin(rows.xid(1, name, "rows"))
+        queue.tpc_begin(queue.xid(1, name, "queue"))
+        _work(rows, queue, self.is_put)
+        for step in ("tpc_prepare", "tpc_commit"):
+            for connection in (rows, queue):
+                getattr(connection, step)()
+
+
+@dataclass
+class _OneCommit:
+    server: _Server
+    is_put: bool
+    name: str = ONE_COMMIT
+
+    def start(self) -> None:
+        self.server.start()
+        self._connection = psycopg.connect(self.server.database(_ROWS, _QUEUE))
+
+    def stop(self) -> None:
+        self._connection.close()
+        self.server.stop()
+
+    def one_call(self) -> None:
+        _work(self._connection, self._connection, self.is_put)
+        self._connection.commit()
+
+
+Postgres = psycopg.Connection[tuple[Any, ...]]
+
+
+def _work(rows: Postgres, queue: Postgres, is_put: bool) -> None:
+    """A row and a message, not committed yet."""
+    if is_put:
+        rows.execute(_PUT_ROW, (PAYLOAD,))
+        queue.execute(_PUT, (PAYLOAD,))
+        return
+    found = queue.execute(_GET).fetchone()
+    if found is None:
+        queue.execute(_FILL, (PAYLOAD, SEED))
+    else:
+        rows.execute(_PUT_ROW, (found[0],))
