@@ -141,7 +141,24 @@ class Database:
             except Unreachable:
                 # The server was restarted since: what else lies idle is broken too.
                 self._drop_idle()
-        return self._used(self._open(self.registered), work)
+        return self._used(self._opened(), work)
+
+    def _opened(self) -> Link:
+        registered = self.registered
+        link = self._open(registered)
+        try:
+            found = link.facts().identity if registered.identity else ""
+        except DatabaseTrouble:
+            link.close()
+            raise
+        if found and found != registered.identity:
+            link.close()
+            # What is not marked there may have been marked in the one that was registered.
+            raise Unreachable(
+                f"another database is in its place ({found}, not {registered.identity}): if that "
+                f"is meant, type `oncemq database add {self.name} {registered.dsn}`"
+            )
+        return link
 
     def _used(self, link: Link, work: Callable[[Link], T]) -> T:
         is_sound = False

@@ -183,6 +183,26 @@ class Databases:
     def _look(self, watched: _Watched) -> None:
         watched.seen = self._seen(watched)
         watched.is_looked_at = True
+        identity = watched.seen.facts.identity
+        if watched.seen.is_reachable and identity and not watched.database.registered.identity:
+            self._recognize(watched, identity)
+
+    def _recognize(self, watched: _Watched, identity: str) -> None:
+        """From now on it is this database, and no other in its place."""
+        with self._lock:
+            registered = watched.database.registered
+            noted = replace(registered, identity=identity)
+            try:
+                if self._registry.load():
+                    self._follow()
+                known = self._registry.databases
+                if known.get(registered.name) != registered:
+                    return
+                self._registry.save({**known, noted.name: noted})
+            except (BadFile, StorageError) as refused:
+                log.warning("database %s is not written down: %s", noted.name, refused)
+                return
+            watched.database.registered = noted
 
     def _seen(self, watched: _Watched) -> Seen:
         name, before = watched.database.name, watched.seen

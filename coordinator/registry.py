@@ -5,10 +5,11 @@
     password_file = "/etc/oncemq/orders.password"
     schema = "public"
     grace_s = 60
+    identity = "9f0c2d6b1e55a7c3"
 
 No secret is ever in it: an address with a password is refused. `password_file` and `password_env`
-say where one is; without them the driver looks where it always does. The file may be changed by
-hand while the coordinator runs. It is replaced as a whole, so that a crash leaves the old one or
+say where one is; without them the driver looks where it always does. The identity is noted when the
+database is first seen, so that another in its place is not believed. The file may be changed by hand while the coordinator runs. It is replaced as a whole, so that a crash leaves the old one or
 the new one. It knows no driver.
 """
 
@@ -45,6 +46,8 @@ class Registered:
     password_env: str = ""
     schema: str = ""
     grace_s: float = GRACE_S
+    # What its table said when it was first seen. Another database in its place has no marks.
+    identity: str = ""
 
     def __post_init__(self) -> None:
         check_name(self.name)
@@ -80,6 +83,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "password_env": (str,),
     "schema": (str,),
     "grace_s": (int, float),
+    "identity": (str,),
 }
 
 
@@ -123,6 +127,8 @@ def write_registry(databases: Databases) -> str:
             lines.append(f"schema = {_quoted(each.schema)}")
         if each.grace_s != GRACE_S:
             lines.append(f"grace_s = {each.grace_s!r}")
+        if each.identity:
+            lines.append(f"identity = {_quoted(each.identity)}")
     return "\n".join(lines) + "\n"
 
 

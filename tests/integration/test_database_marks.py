@@ -15,6 +15,7 @@ from coordinator.registry import Registered
 from idl import system
 from idl.coordination import DatabaseNotFound, mqOutcome, mqParticipant
 from idl.cos import Resource, Status
+from idl.databases import Kind, creation
 from idl.otids import otid_of
 from tests.integration.database_world import World, mark
 from tests.unit.clients.embedded_coordinator import Participant
@@ -228,6 +229,25 @@ def test_a_database_that_is_not_registered_is_named(shop: Shop) -> None:
         shop.world.coordination.decideMarked(otid_of(gtrid), "elsewhere", False, ())
     with pytest.raises(system.TRANSIENT, match="oncemq database add elsewhere"):
         shop.world.ask_mark("elsewhere", gtrid)
+
+
+def test_another_database_in_its_place_is_not_believed(shop: Shop) -> None:
+    gtrid = shop.world.begin()
+    shop.mark(gtrid)
+    shop.world.die()
+    real = shop.path.rename(shop.path.with_suffix(".real"))
+    empty = sqlite3.connect(shop.path)
+    empty.execute(creation(Kind.SQLITE, "oncemq_outcome"))
+    empty.execute("INSERT INTO oncemq_outcome (otid, branch, outcome) VALUES ('identity', '', 'x')")
+    empty.commit()
+    empty.close()
+    shop.restart()
+    # It has no mark of the transaction, which proves nothing.
+    with pytest.raises(system.TRANSIENT, match="another database is in its place"):
+        shop.asked(gtrid)
+    real.rename(shop.path)
+    assert shop.world.look("stock").is_reachable
+    assert shop.asked(gtrid) is Status.COMMITTED
 
 
 def test_another_file_at_the_path_is_not_made_up(tmp_path: Path) -> None:
