@@ -9,7 +9,8 @@
 
 No secret is ever in it: an address with a password is refused. `password_file` and `password_env`
 say where one is; without them the driver looks where it always does. The identity is noted when the
-database is first seen, so that another in its place is not believed. The file may be changed by hand while the coordinator runs. It is replaced as a whole, so that a crash leaves the old one or
+database is first seen, so that another in its place is not believed. The file may be changed by
+hand while the coordinator runs. It is replaced as a whole, so that a crash leaves the old one or
 the new one. It knows no driver.
 """
 
