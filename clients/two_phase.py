@@ -53,8 +53,9 @@ class KnownDatabases:
         self._sleep = sleep
         self._told: dict[str, mqDatabase] = {}
         self._told_at = float("-inf")
-        # Where a connection leads does not change; what is known of the place may.
-        self._led: weakref.WeakKeyDictionary[object, str] = weakref.WeakKeyDictionary()
+        # Where a connection leads does not change: which table, of which database.
+        self._led: weakref.WeakKeyDictionary[object, tuple[str, str]]
+        self._led = weakref.WeakKeyDictionary()
 
     def find(self, opened: Unwrapped, name: str) -> mqDatabase:
         """The database to which the connection leads. Raises `NotEnlisted`."""
@@ -81,21 +82,21 @@ class KnownDatabases:
         self._told_at = self._clock()
 
     def _found(self, opened: Unwrapped, name: str) -> mqDatabase:
-        led = self._led_to(opened)
-        known = self._told.get(led)
-        if known is not None and name in ("", led):
-            return known
+        place = self._led_to(opened)
+        for each in self._told.values():
+            if place == (each.table, each.identity) and name in ("", each.name):
+                return each
         found = self._recognized(opened.driver, name)
         with contextlib.suppress(TypeError):
-            self._led[opened.connection] = found.name
+            self._led[opened.connection] = (found.table, found.identity)
         return found
 
-    def _led_to(self, opened: Unwrapped) -> str:
+    def _led_to(self, opened: Unwrapped) -> tuple[str, str] | None:
         try:
-            return self._led.get(opened.connection, "")
+            return self._led.get(opened.connection)
         except TypeError:
             # SQLite's connections cannot be remembered; asking them costs nothing.
-            return ""
+            return None
 
     def _recognized(self, driver: Driver, name: str) -> mqDatabase:
         alike = [each for each in self._told.values() if each.kind == driver.kind.value]

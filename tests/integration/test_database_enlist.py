@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 import psycopg
 import pytest
 import sqlalchemy
+from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
 
 import oncemq
@@ -134,6 +135,18 @@ def test_a_database_alone_is_committed_without_being_prepared(
     assert rows.found() == ["x"]
 
 
+def test_a_database_alone_whose_commit_is_lost_is_unknown(
+    mq: oncemq.Connection, rows: Rows, conn: psycopg.Connection[Any], server: Cluster
+) -> None:
+    tx = mq.begin()
+    tx.enlist(conn).execute(ROW, ["x"])
+    server.disconnect(rows.schema)
+    with pytest.raises(
+        oncemq.OutcomeUnknown, match="orders: its connection was lost in the commit"
+    ):
+        tx.commit()
+
+
 def test_savepoints_inside_are_the_applications_own(
     mq: oncemq.Connection, rows: Rows, conn: psycopg.Connection[Any]
 ) -> None:
@@ -238,6 +251,8 @@ def test_a_role_that_may_not_use_the_table_is_told_what_is_missing(
         (object(), "enlist a connection of psycopg 3 or sqlite3"),
         (Session(), "enlist session.connection"),
         (sqlalchemy.create_engine("sqlite://"), "in memory cannot take part"),
+        (create_async_engine("postgresql+psycopg://"), "asyncio cannot take part"),
+        (type("connection", (), {"__module__": "psycopg2.extensions"})(), "use psycopg 3"),
     ],
 )
 def test_what_is_no_connection_that_can_take_part_is_refused(

@@ -241,6 +241,25 @@ def test_postgresql_can_be_asked_to_take_part_so(
     assert rows.found() == payloads(mq) == ["x"]
 
 
+def test_postgresql_does_so_beneath_sqlalchemy_and_beside_others(
+    mq: oncemq.Connection, rows: Rows, server: Cluster
+) -> None:
+    other = Rows(server)
+    other.register(mq, "other")
+    engine = sqlalchemy.create_engine("postgresql+psycopg://", creator=rows.connect)
+    with other.connect() as second, mq.transaction() as tx:
+        db = tx.enlist(engine, markable=True)
+        db.execute(sqlalchemy.text("INSERT INTO rows VALUES ('x')"))
+        tx.enlist(second).execute("INSERT INTO rows VALUES ('x')")
+        mq.queue("q").put(b"x")
+        with pytest.raises(oncemq.OnceMQError, match=r"call tx\.commit"):
+            db.commit()
+        tx.commit()
+    engine.dispose()
+    assert rows.found() == other.found() == payloads(mq) == ["x"]
+    assert rows.prepared() == 0
+
+
 @contextlib.contextmanager
 def prepared_off(server: Cluster) -> Iterator[None]:
     """A server as it comes, where nothing can be prepared."""
