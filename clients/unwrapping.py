@@ -9,6 +9,7 @@ Drivers are known by the modules of their classes, so that none is imported befo
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -38,7 +39,7 @@ def unwrapped(given: Any) -> Unwrapped:
 
         def leave() -> None:
             inner.close()
-            opened.close()
+            _give_back(opened)
 
         return inner._replace(close=leave)
     if "sqlalchemy.engine.base.Connection" in names:
@@ -52,15 +53,38 @@ def unwrapped(given: Any) -> Unwrapped:
     raise NotEnlisted(_refusal(given, names))
 
 
+def _give_back(opened: Any) -> None:
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        opened.close()
+    except SQLAlchemyError:
+        # The connection is broken, which whoever used it was told: the pool must not keep it.
+        with contextlib.suppress(SQLAlchemyError):
+            opened.invalidate()
+            opened.close()
+
+
 def _of_sqlalchemy(connection: Any) -> Unwrapped:
     from sqlalchemy import event
+    from sqlalchemy.exc import SQLAlchemyError
 
     inner = unwrapped(connection.connection.driver_connection)
+
+    def refuse(ending: object) -> None:
+        refuse_end()
+
     # SQLAlchemy commits at the driver, around any wrapper of ours; but it asks before.
-    event.listen(connection, "commit", refuse_end)
+    event.listen(connection, "commit", refuse)
+
+    had_begun = connection.in_transaction()
 
     def leave() -> None:
-        event.remove(connection, "commit", refuse_end)
+        event.remove(connection, "commit", refuse)
+        if not had_begun:
+            # What SQLAlchemy has begun by itself is over; at the driver there is nothing left.
+            with contextlib.suppress(SQLAlchemyError):
+                connection.rollback()
 
     return inner._replace(used=connection, close=leave)
 

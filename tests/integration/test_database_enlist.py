@@ -409,6 +409,46 @@ def test_a_connection_of_sqlalchemy_takes_part_and_is_free_afterwards(
     assert rows.found() == ["x", "y"]
 
 
+def test_a_second_enlistment_of_a_connection_of_sqlalchemy_spoils_nothing(
+    mq: oncemq.Connection, rows: Rows, engine: sqlalchemy.Engine
+) -> None:
+    with engine.connect() as conn:
+        with mq.transaction() as tx:
+            tx.enlist(conn).execute(sqlalchemy.text("INSERT INTO rows VALUES ('x')"))
+            with pytest.raises(oncemq.NotEnlisted, match="part of this transaction already"):
+                tx.enlist(conn)
+            with pytest.raises(oncemq.OnceMQError, match=r"call tx.commit\(\)"):
+                conn.commit()
+        # It is as free as before.
+        with conn.begin():
+            conn.execute(sqlalchemy.text("INSERT INTO rows VALUES ('y')"))
+    assert rows.found() == ["x", "y"]
+
+
+def test_an_engine_whose_connection_is_lost_after_the_decision_loses_nothing(
+    mq: oncemq.Connection,
+    rows: Rows,
+    engine: sqlalchemy.Engine,
+    server: Cluster,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    commit_prepared = PsycopgDriver.commit_prepared
+
+    def cut(driver: PsycopgDriver) -> None:
+        server.disconnect(rows.schema)
+        commit_prepared(driver)
+
+    monkeypatch.setattr(PsycopgDriver, "commit_prepared", cut)
+    with mq.transaction() as tx:
+        tx.enlist(engine).execute(sqlalchemy.text("INSERT INTO rows VALUES ('x')"))
+        mq.queue("q").put(b"x")
+    assert tx.status is Outcome.COMMITTED
+    eventually(lambda: rows.found() == ["x"], "the coordinator commits the row")
+    assert engine.pool.checkedout() == 0  # type: ignore[attr-defined]
+    with engine.connect() as conn:
+        assert conn.execute(sqlalchemy.text("SELECT 1")).scalar() == 1
+
+
 def test_a_connection_that_a_pool_takes_back_too_early_is_a_rollback(
     mq: oncemq.Connection, rows: Rows, engine: sqlalchemy.Engine
 ) -> None:
