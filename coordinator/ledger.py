@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import functools
 import zlib
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -86,7 +87,7 @@ class Ledger:
         self.incarnations: dict[int, bytes] = {}
         self.decisions: dict[bytes, Decision] = {}
         # In the order in which they ended, so that the first is the one to be dropped.
-        self.committed: dict[bytes, int] = {}
+        self.committed: OrderedDict[bytes, int] = OrderedDict()
         self.horizon = b""
         self.marks: dict[str, int] = {}
         self.heuristics: dict[bytes, dict[int, Note]] = {}
@@ -164,8 +165,8 @@ class Ledger:
         # Without a decision nobody was named: the only participant, or nobody, has decided.
         self.committed.setdefault(gtrid, 0 if decision is None else decision.digest)
         while len(self.committed) > OUTCOMES_KEPT:
-            dropped = next(iter(self.committed))
-            del self.committed[dropped]
+            # Not a plain dict, whose first entry is searched for behind all that were dropped.
+            dropped, _ = self.committed.popitem(last=False)
             self.horizon = max(self.horizon, dropped)
 
     def _heuristic(
@@ -226,7 +227,7 @@ class Ledger:
         for body, done in decisions:
             self._decision(*body)
             self.decisions[body[0]].done.update(done)
-        self.committed = dict(committed)
+        self.committed = OrderedDict(committed)
         self.horizon = horizon
         self.heuristics = {}
         for body in heuristics:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -96,7 +97,7 @@ class MemoryStorage:
         self._stored_by: dict[int, bytes] = {}
         self._reserved: set[int] = set()
         self._branches: dict[bytes, _Branch] = {}
-        self._ended: dict[bytes, Outcome] = {}
+        self._ended: OrderedDict[bytes, Outcome] = OrderedDict()
         self._marks: dict[str, int] = {}
         self._consumers: dict[str, _Consumer] = {}
 
@@ -312,7 +313,7 @@ class MemoryStorage:
         self._branches.pop(branch, None)
         self._ended[branch] = outcome
         if len(self._ended) > self._outcomes_kept:
-            del self._ended[next(iter(self._ended))]
+            self._ended.popitem(last=False)
         self._locks.release_all(branch)
         return outcome
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import threading
+from collections import OrderedDict
 from collections.abc import Callable
 
 from idl import system
@@ -60,7 +61,7 @@ class Joining:
         self._call_s = call_s
         self._lock = threading.Lock()
         # By the reference of a control or of a coordinator.
-        self._joined: dict[str, _Joined] = {}
+        self._joined: OrderedDict[str, _Joined] = OrderedDict()
 
     def branch_of(
         self,
@@ -101,7 +102,7 @@ class Joining:
             known = self._joined.setdefault(reference, _Joined())
             while len(self._joined) > JOINED_KEPT:
                 # Whoever still works in it registers again, which does no harm.
-                del self._joined[next(iter(self._joined))]
+                self._joined.popitem(last=False)
             return known
 
     def _join(
