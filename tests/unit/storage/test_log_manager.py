@@ -370,3 +370,15 @@ def test_records_that_give_room_back_may_use_the_spare(disk: RecordingDisk) -> N
         log.force(log.append(KIND, b"less" * 100, may_use_spare=True))
     with pytest.raises(StorageFull):
         log.append(KIND, b"less" * 100, may_use_spare=True)
+
+
+def test_a_restart_can_begin_in_a_segment_whose_first_records_are_forgotten(
+    log: LogManager,
+) -> None:
+    log.append(KIND, b"first")
+    middle = log.append(KIND, b"middle")
+    log.force_all()
+    log.write_control(restart_lsn=middle)
+    log.forget_before(middle)
+    following = log.append(KIND, b"following")
+    assert log.restart_point(following) == following
