@@ -35,7 +35,7 @@ from clients.queue import Queue
 from clients.tpc import TwoPhase
 from clients.transaction import AUTOCOMMIT, Outcome, Transaction, current_transaction
 from clients.workers import Worked, Worker, worker
-from clients.zope_manager import joined
+from clients.zope_transactions import joined
 from idl.access import Tls
 
 __all__ = [

@@ -96,9 +96,9 @@ LAYERS = {
     # not running: there is nobody to be asked over the wire.
     "clients":                          "clients.connecting clients.connection clients.messages "
                                         "clients.consumer clients.queue clients.transaction "
-                                        "clients.workers clients.tpc clients.zope_manager "
+                                        "clients.workers clients.tpc clients.zope_transactions "
                                         "clients.errors clients.admin idl.access",
-    "clients.zope_manager":             "clients.tpc clients.connection idl.proxies",
+    "clients.zope_transactions":        "clients.tpc clients.connection idl.proxies",
     "clients.tpc":                      "clients.connection clients.queue clients.transaction "
                                         "clients.messages clients.errors",
     "clients.workers":                  "clients.consumer clients.queue clients.transaction "
