@@ -1,7 +1,8 @@
 """The log: records that are appended, forced together, read again, and forgotten from the front.
 
 It knows no messages and no transactions; the coordinator's decisions are kept in one of these too.
-With the log goes the control record, which says where a restart begins. What holds:
+With the log goes the control record, which says where a restart begins. The module is long because
+what appends, forces and reads shares one lock, and is clearest side by side. What holds:
 
 1. `append` puts a record behind all others; `force` returns when it and all before it are on disk.
    Threads that force at the same time share one write and one sync (group commit): one of them
