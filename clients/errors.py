@@ -53,10 +53,16 @@ class RolledBack(OnceMQError):
         self.reason = reason
         self.retryable = retryable
         what = "Try it again." if retryable else "Trying it again will not help."
-        super().__init__(f"rolled back, and nothing of it happened: {reason}. {what}")
+        end = "" if reason.endswith((".", "!", "?")) else "."
+        super().__init__(f"rolled back, and nothing of it happened: {reason}{end} {what}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.reason, self.retryable)
+
+
+def reason_of(raised: OnceMQError) -> str:
+    """Why, in words that can be part of another sentence."""
+    return raised.reason if isinstance(raised, RolledBack) else str(raised)
 
 
 class OutcomeUnknown(OnceMQError):

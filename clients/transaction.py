@@ -35,6 +35,7 @@ from clients.errors import (
     OutcomeUnknown,
     RolledBack,
     TransactionEnded,
+    reason_of,
     translated,
 )
 from clients.nodes import NETWORK, Node
@@ -270,7 +271,7 @@ class Transaction:
     def failed(self, branch: Branch, raised: OnceMQError) -> None:
         """A request has failed; where that cannot be mended, only a rollback is left."""
         if branch.is_broken or isinstance(raised, RolledBack):
-            self._mark(str(raised), is_retryable=True)
+            self._mark(reason_of(raised), is_retryable=True)
 
     def abandon(self) -> None:
         """It is rolled back unless it is over; nothing is raised."""
@@ -495,12 +496,12 @@ class Transaction:
         if outcome.status is Status.COMMITTED:
             return
         told = translated(failed, deciding.where)
-        self._roll_back(str(told))
+        self._roll_back(reason_of(told))
         raise RolledBack(self._reason, told.retryable) from told
 
     def _refused(self, refused: Exception, branch: Branch) -> NoReturn:
         told = translated(refused, branch.node.where)
-        self._roll_back(str(told))
+        self._roll_back(reason_of(told))
         raise RolledBack(self._reason, told.retryable) from told
 
     def _refused_by_database(self, branch: DatabaseBranch, refused: DatabaseTrouble) -> NoReturn:
