@@ -1,6 +1,6 @@
 """Applications at full speed, for which a row and a message are one act: producers and consumers.
 
-    python -m tests.integration.row_workers KIND NAME JOURNAL NODE DSN FIRST STEP LAST
+    python -m tests.integration.row_workers KIND NAME JOURNAL NODE DSN FIRST STEP LAST [BUG]
 
     produce   inserts a numbered row into `sent` of the client's database and puts the message
     consume   gets a message and inserts its row into `received` of the server's database
@@ -8,7 +8,8 @@
 Each attempt has a name of its own, which is in the row. A worker writes down as what an attempt was
 told to have ended, works until SIGTERM, and leaves with 0. A producer has the numbers FIRST, FIRST
 + STEP and so on up to LAST; a new life goes on where the last one was killed, and tries again what
-is not in the table. LAST 0 is no end.
+is not in the table. LAST 0 is no end. With the bug "apart", row and message are two acts, as they
+are without OnceMQ.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ import oncemq
 
 QUEUE = "orders"
 CLIENT, SERVER = "client", "server"
+APART = "apart"
 TIMEOUT_S = 4.0
 TRANSACTION_S = 8.0
 WAIT_S = 0.3
@@ -97,6 +99,7 @@ class Application:
         self._write = write
         self._attempts = 0
         self._has_read = False
+        self.is_apart = False
         self._chance = random.Random(name)
         self.is_stopping = False
 
@@ -136,8 +139,7 @@ class Application:
         attempt = self._attempt()
 
         def act(tx: oncemq.Transaction) -> bool:
-            db = tx.enlist(conn)
-            db.execute(self._insertion("sent", 2), (number, attempt))
+            self._insert(tx, conn, "sent", number, attempt)
             self._queue.put(f"{number} {attempt}".encode(), tx=tx)
             return True
 
@@ -153,8 +155,7 @@ class Application:
             if message is None:
                 return False
             number, _, sent = message.payload.decode().partition(" ")
-            db = tx.enlist(conn)
-            db.execute(self._insertion("received", 3), (int(number), sent, attempt))
+            self._insert(tx, conn, "received", int(number), sent, attempt)
             return True
 
         self._do(attempt, act)
@@ -179,8 +180,13 @@ class Application:
         self._attempts += 1
         return f"{self._name}:{self._attempts}"
 
-    def _insertion(self, table: str, columns: int) -> str:
-        return f"INSERT INTO {table} VALUES ({', '.join([self._place] * columns)})"
+    def _insert(self, tx: oncemq.Transaction, conn: Any, table: str, *row: object) -> None:
+        db = conn if self.is_apart else tx.enlist(conn)
+        try:
+            db.execute(f"INSERT INTO {table} VALUES ({', '.join([self._place] * len(row))})", row)
+        finally:
+            if self.is_apart:
+                conn.commit()
 
     def _connection(self) -> Any:
         if self._conn is None or getattr(self._conn, "closed", False):
@@ -197,7 +203,7 @@ KINDS: dict[str, Callable[[Application], None]] = {
 def main(kind: str, name: str, journal: str, node: str, dsn: str, *numbers: str) -> None:
     """Works until SIGTERM."""
     descriptor = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_EXCL)
-    first, step, last = map(int, numbers)
+    first, step, last = map(int, numbers[:3])
     application = Application(
         name,
         node,
@@ -205,6 +211,7 @@ def main(kind: str, name: str, journal: str, node: str, dsn: str, *numbers: str)
         Numbers(first, step, last, random.Random(name)),
         lambda line: os.write(descriptor, line.encode()),
     )
+    application.is_apart = numbers[3:] == (APART,)
 
     def stop(number: int, frame: object) -> None:
         application.is_stopping = True

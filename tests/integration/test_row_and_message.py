@@ -7,8 +7,10 @@ numbers, each once. The same with SQLite files, which have no two-phase commit.
 
     pytest tests/integration/test_row_and_message.py --kill-seconds 120 --kill-seed 7
     pytest tests/integration/test_row_and_message.py --kill-messages 10000
+    pytest tests/integration/test_row_and_message.py --kill-planted apart
 
-The seed says who is killed and when; how the processes interleave it cannot say.
+With the planted bug row and message are two acts, and that is found. The seed says who is killed,
+and when; how the processes interleave it cannot say.
 """
 
 from __future__ import annotations
@@ -41,6 +43,8 @@ SECONDS_SQLITE = 10.0
 # So much longer it goes on where the machine is slow and not enough has happened.
 SECONDS_MORE = 60.0
 PAUSE_S = (0.05, 0.6)
+# Where so many messages are wanted, there must be time for them.
+PAUSE_LONG_S = (0.5, 3.0)
 DOWN_S = (0.0, 0.2)
 # So often two are killed at once, and so often the next is killed before the last one is back.
 DOUBLE_SHARE = 0.25
@@ -204,11 +208,14 @@ class OneNode(Cluster):
 class Worker(Life):
     """One application; each life has a name and a journal of its own."""
 
-    def __init__(self, kind: str, number: int, cluster: OneNode, dsn: str, last: int) -> None:
+    def __init__(
+        self, kind: str, number: int, cluster: OneNode, dsn: str, options: KillOptions
+    ) -> None:
         super().__init__(f"{kind}-{number}", [], cluster.folder)
         self.kind = kind
         self._cluster = cluster
-        self._rest = [dsn, str(number + 1), str(PRODUCERS), str(last)]
+        self._rest = [dsn, str(number + 1), str(PRODUCERS), str(options.messages)]
+        self._rest += [options.bug] if options.bug else []
 
     def command(self) -> Sequence[str]:
         """See `Life.command`."""
@@ -221,16 +228,18 @@ class Worker(Life):
 class World:
     """Everything that works, and that can be killed."""
 
-    def __init__(self, folder: Path, chance: random.Random, sides: Sides, last: int) -> None:
+    def __init__(
+        self, folder: Path, chance: random.Random, sides: Sides, options: KillOptions
+    ) -> None:
         self.sides = sides
         self.cluster = OneNode(folder, chance)
         self.cluster.start()
         dsns = sides.dsns
         self.producers = [
-            Worker("produce", n, self.cluster, dsns[CLIENT], last) for n in range(PRODUCERS)
+            Worker("produce", n, self.cluster, dsns[CLIENT], options) for n in range(PRODUCERS)
         ]
         self.consumers = [
-            Worker("consume", n, self.cluster, dsns[SERVER], 0) for n in range(CONSUMERS)
+            Worker("consume", n, self.cluster, dsns[SERVER], options) for n in range(CONSUMERS)
         ]
 
     @property
@@ -257,15 +266,16 @@ class World:
 class Killer:
     """Kills one after the other, and starts it again; now and then two."""
 
-    def __init__(self, world: World, chance: random.Random) -> None:
+    def __init__(self, world: World, chance: random.Random, pause_s: tuple[float, float]) -> None:
         self._world = world
         self._chance = chance
+        self._pause_s = pause_s
         self._bag: list[str] = []
         self.kills: Counter[str] = Counter()
 
     def strike(self) -> None:
         """Somebody is killed and comes back; it may still be starting when the next is killed."""
-        time.sleep(self._chance.uniform(*PAUSE_S))
+        time.sleep(self._chance.uniform(*self._pause_s))
         count = 2 if self._chance.random() < DOUBLE_SHARE else 1
         kinds = list(dict.fromkeys(self._next() for _ in range(count)))
         back = [self._kill(kind) for kind in kinds]
@@ -362,8 +372,8 @@ def experiment(sides: Sides, folder: Path, options: KillOptions) -> None:
     """Everything works and is killed, then healed; nothing is lost, twice or in doubt."""
     seconds, last = options.seconds or sides.seconds, options.messages
     chance = random.Random(options.seed)
-    world = World(folder, chance, sides, last)
-    killer = Killer(world, chance)
+    world = World(folder, chance, sides, options)
+    killer = Killer(world, chance, PAUSE_LONG_S if last else PAUSE_S)
     with ended(*world.cluster.servers, *world.workers):
         world.start()
         begun = time.monotonic()
@@ -377,6 +387,9 @@ def experiment(sides: Sides, folder: Path, options: KillOptions) -> None:
     text = f"{took:.0f} s; kills: {killer.text()}; {found.text()}; healed in {healed:.0f} s"
     options.count("row and message", text)
     complaints = found.complaints() + left
+    if options.bug is not None:
+        assert complaints, f"{options.bug} was not found: {text}"
+        return
     assert not complaints, f"{complaints}\n{text}\n{folder}\n{options.replay(seconds)}"
     assert killer.has_enough, f"too little was killed: {text}"
     assert len(found.received) >= MESSAGES_MIN, f"too little has happened: {text}"
