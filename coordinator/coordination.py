@@ -163,7 +163,7 @@ class CoordinationServant:
         if isinstance(known, Live):
             check_owner(known)
             if isMarked:
-                known = self._service.family.commit(known, prepared)
+                known = self._desk.carry_out(known, prepared)
         elif known.status is Status.UNKNOWN and known.damage is None:
             raise system.INVALID_TRANSACTION(known.reason)
         if isinstance(known, Live) or known.status is Status.ROLLED_BACK:

@@ -14,7 +14,7 @@ from coordinator.database_objects import DatabaseObjects, name_of
 from coordinator.database_recovery import Seen
 from coordinator.databases import Databases, NotRegistered
 from coordinator.ledger import Member
-from coordinator.live import Enlisted
+from coordinator.live import Enlisted, Live
 from coordinator.outcomes import Outcome
 from coordinator.registry import Registered
 from coordinator.service import Service
@@ -27,12 +27,13 @@ from idl.coordination import (
     mqDatabaseList,
     mqDatabaseSettings,
 )
-from idl.cos import Status
+from idl.cos import Resource, Status
 from idl.mapping import InvalidValue
 from idl.toml_files import BadFile
 from mqserver.errors import StorageError
 
 audit = logging.getLogger("oncemq.audit")
+log = logging.getLogger("oncemq.coordinator")
 
 _COMMITTED = Outcome(Status.COMMITTED)
 _ROLLED_BACK = Outcome(Status.ROLLED_BACK, reason="the database has no mark of it")
@@ -67,11 +68,16 @@ class DatabaseDesk:
             return _COMMITTED
         live = self._service.transactions.revive(gtrid, owner)
         if live is not None:
-            outcome = self._service.family.commit(live, prepared)
+            outcome = self.carry_out(live, prepared)
             if outcome.is_committed:
                 return outcome
         # It is committed, whatever the log had room for: who is not told will ask for the mark.
         return _COMMITTED
+
+    def carry_out(self, live: Live, prepared: Sequence[Enlisted]) -> Outcome:
+        """The participants of a transaction that has its mark are told to commit, or nothing."""
+        told = [each._replace(resource=_NeverRolledBack(each.resource)) for each in prepared]
+        return self._service.family.commit(live, told)
 
     # --- For operators
 
@@ -138,6 +144,24 @@ class DatabaseDesk:
         if self._objects is None:
             raise system.NO_IMPLEMENT("this coordinator keeps no databases")
         return self._objects
+
+
+class _NeverRolledBack:
+    """A participant of a marked transaction: the mark has decided, so it is not told otherwise.
+
+    Where the log has no room for the decision the protocol rolls back. This participant does not
+    hear of that: it asks for the mark.
+    """
+
+    def __init__(self, resource: Resource) -> None:
+        self.prepare = resource.prepare
+        self.commit = resource.commit
+        self.commit_one_phase = resource.commit_one_phase
+        self.forget = resource.forget
+
+    def rollback(self) -> None:
+        """See `Resource.rollback`."""
+        log.warning("a participant of a marked transaction was not told: it will ask for the mark")
 
 
 def _database(registered: Registered, seen: Seen) -> mqDatabase:
