@@ -20,7 +20,8 @@ from pathlib import Path
 
 import pytest
 
-from clients.deciding import Deciding, OutcomeUnknown
+from clients.deciding import Deciding
+from clients.errors import OutcomeUnknown
 from coordinator.coordination import ADMIN
 from idl import system
 from idl.call import Address, limited

@@ -38,8 +38,8 @@ from tests.integration.cluster import Cluster, Life, Server, ended, stop_all
 from tests.integration.conftest import KillOptions
 from tests.integration.row_workers import CLIENT, QUEUE, SERVER, SQLITE
 
-SECONDS = 20.0
-SECONDS_SQLITE = 10.0
+SECONDS = 12.0
+SECONDS_SQLITE = 6.0
 # So much longer it goes on where the machine is slow and not enough has happened.
 SECONDS_MORE = 60.0
 PAUSE_S = (0.05, 0.6)
@@ -50,7 +50,7 @@ DOWN_S = (0.0, 0.2)
 DOUBLE_SHARE = 0.25
 HASTE = 0.3
 KILLS_MIN = 3
-MESSAGES_MIN = 100
+MESSAGES_MIN = 40
 PRODUCERS, CONSUMERS = 2, 2
 GRACE_S = 0.5
 DRAIN_S = 120.0

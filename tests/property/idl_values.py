@@ -35,7 +35,13 @@ class NoCalls:
     def invoke(self, proxy: Proxy, codec: Any, arguments: tuple[Any, ...]) -> Any:
         raise AssertionError("these proxies are only passed around")
 
-    def start(self, proxy: Proxy, codec: Any, arguments: tuple[Any, ...]) -> None:
+    def start(
+        self,
+        proxy: Proxy,
+        codec: Any,
+        arguments: tuple[Any, ...],
+        timeout_s: float | None = None,
+    ) -> None:
         raise AssertionError("these proxies are only passed around")
 
     def export(self, target: object, interface: type) -> str:

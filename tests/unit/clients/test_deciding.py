@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from clients.deciding import Deciding, OutcomeUnknown
+from clients.deciding import Deciding
+from clients.errors import OutcomeUnknown
 from idl import system
 from idl.coordination import mqParticipant
 from idl.cos import Status

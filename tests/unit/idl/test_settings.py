@@ -164,7 +164,7 @@ def test_a_default_is_a_value_that_could_have_been_set(setting: Any) -> None:
     settings = combine(setting.programs[0], {}, {}, None)
     value = settings[setting.key]
     if setting.default not in (None, ()):
-        said = value if isinstance(value, int | float) else str(value)
+        said: Any = value if isinstance(value, int | float) else str(value)
         assert combine(setting.programs[0], {setting.key: said}, {}, None)[setting.key] == value
 
 
