@@ -118,6 +118,15 @@ def test_nobody_waits_for_the_rest_when_one_message_is_not_there(storage: Storag
         storage.take_keys(b"b", ORDERS, [keys[0], keys[1] + 1000], LONG_S)
 
 
+def test_nobody_waits_for_what_another_branch_has_stored_and_taken_itself(storage: Storage) -> None:
+    [key] = storage.store(b"other", ORDERS, [letter("own")])
+    for _ in range(2):
+        with pytest.raises(MessageNotFound):
+            storage.take_keys(b"b", ORDERS, [key], 1.0)
+        # Whether it is only stored or has been taken again, nobody else has ever seen it.
+        take(storage, b"other", ORDERS)
+
+
 def test_a_lock_that_is_not_given_up_in_time_is_told(storage: Storage) -> None:
     keys = put(storage, ORDERS, "held", "free")
     take(storage, b"a", ORDERS, 1)

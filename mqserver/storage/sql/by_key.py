@@ -38,7 +38,8 @@ class ByKey:
         own = and_(message.c.vsf == bindparam("by_branch"), message.c.lsf == ENQUEUED)
         free = select(message.c.key).where(*wanted, or_(message.c.vsf == EVERYBODY, own))
         self._locking = free.with_for_update(skip_locked=True)
-        self._states = select(message.c.key, message.c.lsf, message.c.vsf).where(*wanted)
+        state = message.c.key, message.c.branch, message.c.lsf, message.c.vsf
+        self._states = select(*state).where(*wanted)
         self._dequeuing = self._vendor.dequeuing(select(message.c.key).where(meant).cte("picked"))
 
     def take_keys(
@@ -137,8 +138,12 @@ class ByKey:
 
 
 def _can_be_had(row: AnyRow, branch: int) -> bool:
-    """Whether the branch may take the message, now or when its holder lets go of it."""
-    return _is_free(row, branch) or bool(row.lsf == DEQUEUED and row.vsf != branch)
+    """Whether the branch may take the message, now or when its holder lets go of it.
+
+    What another branch has stored, and taken again itself, was never there for anybody else.
+    """
+    is_taken = bool(row.lsf == DEQUEUED and row.vsf != branch and row.branch != row.vsf)
+    return _is_free(row, branch) or is_taken
 
 
 def _is_free(row: AnyRow, branch: int) -> bool:
