@@ -27,8 +27,8 @@ from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
 
 from clients import __version__
-from clients.reaching import OPTIONS, Reach, with_options
-from clients.terminal import PROGRAM, ExitCode, print_plain
+from clients.commands.reaching import OPTIONS, Reach, with_options
+from clients.commands.terminal import PROGRAM, ExitCode, print_plain
 
 TRACEBACK_VARIABLE = "ONCEMQ_TRACEBACK"
 _NO_HELP_OF_ITS_OWN: dict[str, object] = {"help_option_names": []}
@@ -64,69 +64,69 @@ class Entry(NamedTuple):
 
 
 def _servers() -> CommandModule:
-    from clients import server_command
+    from clients.commands import server
 
-    return server_command
+    return server
 
 
 def _queues() -> CommandModule:
-    from clients import queue_command
+    from clients.commands import queue
 
-    return queue_command
+    return queue
 
 
 def _messages() -> CommandModule:
-    from clients import message_command
+    from clients.commands import message
 
-    return message_command
+    return message
 
 
 def _consuming() -> CommandModule:
-    from clients import consume_command
+    from clients.commands import consume
 
-    return consume_command
+    return consume
 
 
 def _admin() -> CommandModule:
-    from clients import admin_command
+    from clients.commands import admin
 
-    return admin_command
+    return admin
 
 
 def _transactions() -> CommandModule:
-    from clients import tx_command
+    from clients.commands import tx
 
-    return tx_command
+    return tx
 
 
 def _databases() -> CommandModule:
-    from clients import database_command
+    from clients.commands import database
 
-    return database_command
+    return database
 
 
 def _stores() -> CommandModule:
-    from clients import store_command
+    from clients.commands import store
 
-    return store_command
+    return store
 
 
 def _machine() -> CommandModule:
-    from clients import machine_command
+    from clients.commands import machine
 
-    return machine_command
+    return machine
 
 
 def _settings() -> CommandModule:
-    from clients import config_command
+    from clients.commands import config
 
-    return config_command
+    return config
 
 
 def _measuring() -> CommandModule:
-    from clients import bench_command
+    from clients.commands import bench
 
-    return bench_command
+    return bench
 
 
 # In the order of the help.

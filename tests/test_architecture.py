@@ -42,7 +42,8 @@ LIVE = (
     "coordinator.sessions coordinator.tasks"
 )
 BRANCHES = "mqserver.transactions.* mqserver.storage.contract mqserver.errors"
-COMMAND = "clients.options clients.reaching clients.terminal clients.store_lines"
+COMMANDS = "clients.commands"
+COMMAND = f"{COMMANDS}.options {COMMANDS}.reaching {COMMANDS}.terminal clients.store_lines"
 QUEUES = f"mqserver.queues mqserver.arrivals mqserver.messages mqserver.priorities {BRANCHES}"
 
 # fmt: off
@@ -56,40 +57,39 @@ LAYERS = {
     "~pyspark_oncemq":                  "clients.spark",
     "clients.demo":                     "oncemq clients.servers idl.cos",
     "oncemq":                           "clients",
-    "clients.cli":                      "clients clients.*_command clients.reaching "
-                                        "clients.terminal clients.machine clients.doctor "
-                                        "clients.probes",
-    "clients.bench_command":            f"{COMMAND} clients.connecting clients.connection "
+    "clients.cli":                      "clients clients.commands.* clients.machine "
+                                        "clients.doctor clients.probes",
+    "clients.commands.bench":           f"{COMMAND} clients.connecting clients.connection "
                                         "clients.queue",
-    "clients.consume_command":          f"{COMMAND} clients.message_command clients.connection "
-                                        "clients.queue clients.messages clients.errors "
-                                        "clients.following clients.message_lines "
-                                        "clients.written idl.mq",
-    "clients.message_command":          f"{COMMAND} clients.connection clients.queue "
-                                        "clients.messages clients.errors clients.message_lines "
-                                        "clients.written idl.mapping idl.mq",
-    "clients.admin_command":            f"{COMMAND} clients.admin {WORDS}",
-    "clients.queue_command":            f"{COMMAND} clients.admin",
-    "clients.tx_command":               f"{COMMAND} clients.admin {CALLS} idl.settings",
-    "clients.config_command":           f"{COMMAND} idl.settings",
-    "clients.database_command":         f"{COMMAND} clients.admin {CALLS} idl.databases",
-    "clients.server_command":           f"{COMMAND} clients.servers",
-    "clients.store_command":            "clients clients.options clients.terminal "
-                                        "clients.finding_table clients.store_lines clients.stores",
-    "clients.machine_command":          "clients clients.options clients.terminal "
-                                        "clients.finding_table clients.findings clients.doctor "
+    "clients.commands.consume":         f"{COMMAND} {COMMANDS}.message {COMMANDS}.message_lines "
+                                        f"{COMMANDS}.written clients.connection clients.queue "
+                                        "clients.messages clients.errors clients.following idl.mq",
+    "clients.commands.message":         f"{COMMAND} {COMMANDS}.message_lines {COMMANDS}.written "
+                                        "clients.connection clients.queue clients.messages "
+                                        "clients.errors idl.mapping idl.mq",
+    "clients.commands.admin":           f"{COMMAND} clients.admin {WORDS}",
+    "clients.commands.queue":           f"{COMMAND} clients.admin",
+    "clients.commands.tx":              f"{COMMAND} clients.admin {CALLS} idl.settings",
+    "clients.commands.config":          f"{COMMAND} idl.settings",
+    "clients.commands.database":        f"{COMMAND} clients.admin {CALLS} idl.databases",
+    "clients.commands.server":          f"{COMMAND} clients.servers",
+    "clients.commands.store":           f"clients {COMMANDS}.options {COMMANDS}.terminal "
+                                        f"{COMMANDS}.finding_table clients.store_lines "
+                                        "clients.stores",
+    "clients.commands.machine":         f"clients {COMMANDS}.options {COMMANDS}.terminal "
+                                        f"{COMMANDS}.finding_table clients.findings clients.doctor "
                                         "clients.probes",
-    "clients.options":                  "",
-    "clients.reaching":                 "clients.terminal clients.connecting clients.connection "
-                                        "clients.errors clients.admin idl.settings "
-                                        f"idl.toml_files {WIRE}",
-    "clients.finding_table":            "clients.findings clients.terminal",
-    "clients.terminal":                 "clients.store_lines",
+    "clients.commands.options":         "",
+    "clients.commands.reaching":        f"{COMMANDS}.terminal clients.connecting "
+                                        "clients.connection clients.errors clients.admin "
+                                        f"idl.settings idl.toml_files {WIRE}",
+    "clients.commands.finding_table":   f"clients.findings {COMMANDS}.terminal",
+    "clients.commands.terminal":        "clients.store_lines",
+    "clients.commands.written":         "clients.messages",
+    "clients.commands.message_lines":   "clients.messages clients.store_lines idl.mapping",
     "clients.tethered":                 "",
     "clients.servers":                  "",
-    "clients.written":                  "clients.messages",
     "clients.following":                CALLS,
-    "clients.message_lines":            "clients.messages clients.store_lines idl.mapping",
 
     # clients: everything a user imports or runs. Meets the servers in idl and on the wire; the
     # embedded node alone imports them, and `stores`, which looks at the files of a server that is
@@ -405,8 +405,8 @@ DOORS = (
         "os.getpid os.register_at_fork os.cpu_count",
         keepers="mqserver.storage.disk mqserver.storage.sql* mqserver.oql.syntax "
         "clients.cli clients.config clients.probes clients.demo idl.access idl.toml_files "
-        "idl.parser clients.written clients.message_command clients.bench_command "
-        "clients.server_command clients.tethered coordinator.database_drivers",
+        "idl.parser clients.commands.written clients.commands.message clients.commands.bench "
+        "clients.commands.server clients.tethered coordinator.database_drivers",
         instead="Ask mqserver.storage.disk, or be handed what was read.",
     ),
     Door(
@@ -427,8 +427,8 @@ DOORS = (
     Door(
         "the environment and the command line",
         things="os.environ os.environb os.getenv os.getenvb os.putenv os.unsetenv sys.argv",
-        keepers="clients.connecting clients.config clients.cli clients.machine_command "
-        "clients.probes clients.demo clients.tethered clients.consume_command *.__main__ "
+        keepers="clients.connecting clients.config clients.cli clients.commands.machine "
+        "clients.probes clients.demo clients.tethered clients.commands.consume *.__main__ "
         "idl.settings idl.orb.frames coordinator.database_kinds",
         instead="Take the setting as a parameter.",
     ),
@@ -437,14 +437,14 @@ DOORS = (
         things="time sched datetime.datetime.now datetime.datetime.utcnow datetime.datetime.today "
         "datetime.date.today threading.Timer",
         keepers=f"{NETWORK} clients.cli clients.probes clients.connecting clients.embedded "
-        "clients.*_command clients.demo mqserver.node *.__main__",
+        "clients.commands.* clients.demo mqserver.node *.__main__",
         instead="Take the clock as a callable.",
     ),
     Door(
         "randomness",
         things="random secrets uuid os.urandom os.getrandom ssl.RAND_bytes",
         free="uuid uuid.UUID",
-        keepers="idl.proxies clients.cli clients.*_command clients.probes clients.embedded "
+        keepers="idl.proxies clients.cli clients.commands.* clients.probes clients.embedded "
         "clients.demo *.__main__",
         instead="Take the source of randomness as a callable.",
     ),
@@ -457,15 +457,14 @@ DOORS = (
     Door(
         "the terminal",
         things="typer click rich builtins.input sys.stdin sys.stdout sys.stderr",
-        keepers="clients.cli clients.*_command clients.options clients.reaching "
-        "clients.finding_table clients.terminal clients.servers clients.tethered clients.demo "
+        keepers="clients.cli clients.commands.* clients.servers clients.tethered clients.demo "
         "*.__main__",
         instead="Return values; the command shows them.",
     ),
     Door(
         "processes and signals",
         things="subprocess multiprocessing signal os.fork os.kill os.system os.popen os._exit",
-        keepers="clients.consumer clients.cli clients.server_command clients.consume_command "
+        keepers="clients.consumer clients.cli clients.commands.server clients.commands.consume "
         "clients.servers clients.tethered clients.probes clients.demo *.__main__",
         instead="Let the command or the __main__ module start and stop things.",
     ),

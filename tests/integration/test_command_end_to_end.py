@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from clients.terminal import ExitCode
+from clients.commands.terminal import ExitCode
 
 ROOT = Path(__file__).resolve().parents[2]
 STOP_S = 40.0

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from clients.admin import NODE_ADMIN
+from clients.commands.terminal import ExitCode
 from clients.deciding import Deciding
-from clients.terminal import ExitCode
 from idl import system
 from idl.call import Address
 from idl.coordination import mqParticipant

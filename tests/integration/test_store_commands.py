@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from clients.terminal import ExitCode
+from clients.commands.terminal import ExitCode
 from mqserver.storage.contract import EVERYTHING, NewMessage, QueueSettings
 from mqserver.storage.disk import RealDisk
 from mqserver.storage.format import BLOCK_BYTES, segment_name

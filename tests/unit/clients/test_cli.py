@@ -19,8 +19,9 @@ from pathlib import Path
 
 import pytest
 
-from clients import cli, machine_command
-from clients.terminal import ExitCode
+from clients import cli
+from clients.commands import machine
+from clients.commands.terminal import ExitCode
 
 ROOT = Path(__file__).resolve().parents[3]
 GUIDE = ROOT / "docs" / "guide" / "command.md"
@@ -137,7 +138,9 @@ def test_help_loads_no_command_and_no_server() -> None:
 import sys
 from clients import cli
 cli.main(["--help"])
-loaded = [name for name in sys.modules if name.endswith("_command") or "mqserver" in name]
+shared = {"clients.commands." + name for name in ("options", "reaching", "terminal")}
+commands = {name for name in sys.modules if name.startswith("clients.commands.")} - shared
+loaded = [*commands, *(name for name in sys.modules if "mqserver" in name)]
 sys.stderr.write(" ".join(loaded))
 """
     answer = subprocess.run(
@@ -315,7 +318,7 @@ def test_a_fault_of_ours_is_owned_without_traceback_or_message(
     def fail(*_: object) -> None:
         raise RuntimeError("tops3cret")
 
-    monkeypatch.setattr(machine_command, "examine", fail)
+    monkeypatch.setattr(machine, "examine", fail)
     monkeypatch.delenv(cli.TRACEBACK_VARIABLE, raising=False)
     with pytest.raises(SystemExit) as leaving:
         cli.main(["doctor"])
@@ -329,7 +332,7 @@ def test_a_fault_of_ours_is_owned_without_traceback_or_message(
 def test_a_traceback_is_shown_to_those_who_ask(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(machine_command, "examine", None)
+    monkeypatch.setattr(machine, "examine", None)
     monkeypatch.setenv(cli.TRACEBACK_VARIABLE, "1")
     with pytest.raises(SystemExit):
         cli.main(["doctor"])

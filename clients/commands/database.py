@@ -11,9 +11,9 @@ import typer
 from rich.console import Console
 
 from clients.admin import COORDINATOR_ADMIN, NotOne, Switches, seconds
-from clients.options import Yes, coordinator_option
-from clients.reaching import Reach, answered, node_of, orb_of, settled
-from clients.terminal import (
+from clients.commands.options import Yes, coordinator_option
+from clients.commands.reaching import Reach, answered, node_of, orb_of, settled
+from clients.commands.terminal import (
     ExitCode,
     complain,
     confirm,

@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from clients.options import AsJson
-from clients.reaching import Reach, answered, flags_of
-from clients.terminal import ExitCode, print_json, show_table
+from clients.commands.options import AsJson
+from clients.commands.reaching import Reach, answered, flags_of
+from clients.commands.terminal import ExitCode, print_json, show_table
 from idl.settings import Program, Value, read_settings
 
 EXAMPLES = {

@@ -11,10 +11,9 @@ from typing import Any
 from rich.console import Console
 
 from clients.admin import Branches, Queues, Switches
-from clients.options import AsJson, Yes
-from clients.reaching import DEFAULT_TIMEOUT_S, Place, Reach, at_node
-from clients.store_lines import counted
-from clients.terminal import (
+from clients.commands.options import AsJson, Yes
+from clients.commands.reaching import DEFAULT_TIMEOUT_S, Place, Reach, at_node
+from clients.commands.terminal import (
     ExitCode,
     complain,
     confirm,
@@ -23,6 +22,7 @@ from clients.terminal import (
     print_plain,
     show_pairs,
 )
+from clients.store_lines import counted
 from idl import system
 
 STOPPED = (system.COMM_FAILURE, system.TIMEOUT, system.TRANSIENT, system.OBJECT_NOT_EXIST)

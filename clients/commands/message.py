@@ -16,15 +16,10 @@ from typing import Annotated, BinaryIO
 import typer
 from rich.console import Console
 
-from clients.connection import Connection
-from clients.errors import NotFound, OnceMQError, OutcomeUnknown, QueueFull
-from clients.message_lines import beginning, fields_of, line_of, message_of, row_of
-from clients.messages import Item, Message, size_of
-from clients.options import AsJson, QueueName
-from clients.queue import Queue
-from clients.reaching import Reach, with_connection
-from clients.store_lines import counted
-from clients.terminal import (
+from clients.commands.message_lines import beginning, fields_of, line_of, message_of, row_of
+from clients.commands.options import AsJson, QueueName
+from clients.commands.reaching import Reach, with_connection
+from clients.commands.terminal import (
     ExitCode,
     complain,
     note,
@@ -33,7 +28,12 @@ from clients.terminal import (
     progress,
     show_table,
 )
-from clients.written import FileSink, Sink, StreamSink
+from clients.commands.written import FileSink, Sink, StreamSink
+from clients.connection import Connection
+from clients.errors import NotFound, OnceMQError, OutcomeUnknown, QueueFull
+from clients.messages import Item, Message, size_of
+from clients.queue import Queue
+from clients.store_lines import counted
 from idl.mapping import InvalidValue
 from idl.mq import KEY_LENGTH
 

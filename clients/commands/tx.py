@@ -23,9 +23,9 @@ from clients.admin import (
     seconds,
     selected,
 )
-from clients.options import JsonForTable, Yes, coordinator_option
-from clients.reaching import Reach, answered, node_address, orb_of, settled
-from clients.terminal import (
+from clients.commands.options import JsonForTable, Yes, coordinator_option
+from clients.commands.reaching import Reach, answered, node_address, orb_of, settled
+from clients.commands.terminal import (
     ExitCode,
     confirm,
     duration,

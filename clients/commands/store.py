@@ -10,8 +10,9 @@ import typer
 from rich.console import Console
 
 from clients import __version__
-from clients.finding_table import show_findings
-from clients.options import JsonForTable
+from clients.commands.finding_table import show_findings
+from clients.commands.options import JsonForTable
+from clients.commands.terminal import PROGRAM, ExitCode, print_json, print_plain
 from clients.store_lines import line_of
 from clients.stores import (
     StoreTrouble,
@@ -22,7 +23,6 @@ from clients.stores import (
     rows_of,
     verdict,
 )
-from clients.terminal import PROGRAM, ExitCode, print_json, print_plain
 
 _TROUBLES = {
     Trouble.IN_USE: ExitCode.IN_USE,

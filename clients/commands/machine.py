@@ -9,12 +9,12 @@ import typer
 from rich.console import Console
 
 from clients import __version__
+from clients.commands.finding_table import show_findings
+from clients.commands.options import JsonForTable
+from clients.commands.terminal import ExitCode, print_json
 from clients.doctor import DEFAULT_PORTS, judge, measured
-from clients.finding_table import show_findings
 from clients.findings import has_problem, report, verdict
-from clients.options import JsonForTable
 from clients.probes import examine
-from clients.terminal import ExitCode, print_json
 
 EXAMPLES = {
     "oncemq doctor": {

@@ -10,13 +10,13 @@ from unittest import mock
 
 import pytest
 
-from clients import message_command
+from clients.commands import message
+from clients.commands.terminal import ExitCode
+from clients.commands.written import StreamSink
 from clients.errors import OutcomeUnknown, RolledBack
 from clients.messages import Message
 from clients.queue import Queue
-from clients.terminal import ExitCode
 from clients.transaction import Transaction
-from clients.written import StreamSink
 from tests.unit.clients.command_node import CommandNode, command_node
 
 
@@ -130,12 +130,12 @@ def test_lines_are_put_as_they_come() -> None:
     reading, writing = os.pipe()
     with os.fdopen(reading, "rb") as stream:
         os.write(writing, b"one\ntw")
-        lines = message_command._lines(stream)
-        batches = message_command._batches(iter([next(lines), next(lines)]), 1000)
+        lines = message._lines(stream)
+        batches = message._batches(iter([next(lines), next(lines)]), 1000)
         assert list(batches) == [[b"one"]]
         os.write(writing, b"o\n")
         os.close(writing)
-        assert list(message_command._batches(lines, 1000)) == [[b"two"]]
+        assert list(message._batches(lines, 1000)) == [[b"two"]]
 
 
 # --- get

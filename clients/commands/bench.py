@@ -16,12 +16,12 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from clients.commands.options import AsJson
+from clients.commands.reaching import Reach, answered, connection_of, settled
+from clients.commands.terminal import ExitCode, note, print_json, progress, show_table
 from clients.connecting import connect
 from clients.connection import Connection
-from clients.options import AsJson
 from clients.queue import Queue
-from clients.reaching import Reach, answered, connection_of, settled
-from clients.terminal import ExitCode, note, print_json, progress, show_table
 
 BULK = 1000
 NAME_BYTES = 6

@@ -9,8 +9,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from clients.commands.terminal import print_plain
 from clients.findings import Finding, Status
-from clients.terminal import print_plain
 
 # Worst first.
 _STATUS_STYLES = {

@@ -18,8 +18,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from clients.commands.terminal import ExitCode, complain, note, print_json, print_plain
 from clients.servers import NotStarted, Server
-from clients.terminal import ExitCode, complain, note, print_json, print_plain
 
 LOOK_S = 0.1
 NODE = "node"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clients.message_lines import beginning, line_of, message_of
+from clients.commands.message_lines import beginning, line_of, message_of
 from clients.messages import Message
 from idl.mapping import InvalidValue
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from clients.terminal import ExitCode
+from clients.commands.terminal import ExitCode
 from tests.unit.clients.command_node import CommandNode, command_node
 
 NOWHERE = "sqlite:////nowhere/at/all.db"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clients.terminal import ExitCode, complain
+from clients.commands.terminal import ExitCode, complain
 
 if TYPE_CHECKING:
     from clients.connection import Connection

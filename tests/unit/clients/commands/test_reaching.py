@@ -8,8 +8,8 @@ import pytest
 
 from clients import errors
 from clients.admin import NotOne
-from clients.reaching import Reach, answered, node_address, settled
-from clients.terminal import ExitCode
+from clients.commands.reaching import Reach, answered, node_address, settled
+from clients.commands.terminal import ExitCode
 from idl import mq, system
 from idl.access import UnsafeSetting
 from idl.cos import HeuristicMixed

@@ -18,17 +18,17 @@ from typing import Annotated
 
 import typer
 
+from clients.commands.message import as_json_line, with_line_end
+from clients.commands.options import QueueName
+from clients.commands.reaching import Place, Reach, at_node, with_connection
+from clients.commands.terminal import ExitCode, complain, note
+from clients.commands.written import StreamSink
 from clients.connection import Connection
 from clients.errors import OnceMQError
 from clients.following import Event, Following
-from clients.message_command import as_json_line, with_line_end
 from clients.messages import Message
-from clients.options import QueueName
 from clients.queue import Queue
-from clients.reaching import Place, Reach, at_node, with_connection
 from clients.store_lines import counted
-from clients.terminal import ExitCode, complain, note
-from clients.written import StreamSink
 from idl.mq import check_queue_name
 
 CHANNEL_BYTES = 12

@@ -11,10 +11,9 @@ import typer
 from rich.console import Console
 
 from clients.admin import Queues, QueueView
-from clients.options import JsonForTable, QueueName, Yes
-from clients.reaching import Place, Reach, at_node
-from clients.store_lines import counted
-from clients.terminal import (
+from clients.commands.options import JsonForTable, QueueName, Yes
+from clients.commands.reaching import Place, Reach, at_node
+from clients.commands.terminal import (
     ExitCode,
     complain,
     confirm,
@@ -24,6 +23,7 @@ from clients.terminal import (
     show_pairs,
     show_table,
 )
+from clients.store_lines import counted
 
 EXAMPLES = {
     "oncemq queue": {

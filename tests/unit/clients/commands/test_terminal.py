@@ -9,7 +9,7 @@ import pytest
 import typer
 from rich.console import Console
 
-from clients import terminal
+from clients.commands import terminal
 
 
 def _console(is_terminal: bool) -> tuple[Console, io.StringIO]:
