@@ -305,7 +305,7 @@ def _verdict(demo: Demo, console: Console, seconds: float, is_over: bool) -> int
     console.print(table)
     if is_exact:
         console.print("\nExact: every ticket is one invoice.", style="bold green")
-        console.print("Two nodes, one coordinator, four clients. A database and Spark come next.")
+        console.print("Two nodes, one coordinator, four clients. Spark comes next.")
         return 0
     console.print(
         "\nNot exact, or not in time. This must not happen: please report it.", style="red"
