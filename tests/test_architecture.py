@@ -511,6 +511,7 @@ ROOT = {
 WAITING_ROOMS: dict[str, str] = {}
 ALIVE = {
     "idl.parser": "reads the contracts for tests and documentation, never at run time",
+    "tests.integration.database_fixtures": "fixtures, which pytest loads by its name",
 }
 BROAD_HANDLERS = {
     "idl.dispatch": "serves calls: no failure of a servant gets out but as an answer",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import psycopg
 import pytest
@@ -25,32 +25,11 @@ from tests.integration.enlisting import (
     in_doubt,
     payloads,
 )
-from tests.postgres import Cluster, NoPostgres, cluster
+from tests.postgres import Cluster
+
+pytest_plugins = ["tests.integration.database_fixtures"]
 
 ROW = "INSERT INTO rows VALUES (%s)"
-
-
-@pytest.fixture(scope="module")
-def server(missing: Callable[[str], NoReturn]) -> Cluster:
-    try:
-        return cluster()
-    except NoPostgres as absent:
-        missing(str(absent))
-
-
-@pytest.fixture
-def mq() -> Iterator[oncemq.Connection]:
-    with oncemq.connect("memory:") as made:
-        yield made
-
-
-@pytest.fixture
-def rows(server: Cluster, mq: oncemq.Connection) -> Iterator[Rows]:
-    made = Rows(server)
-    made.register(mq)
-    yield made
-    server.disconnect(made.schema)
-    assert made.prepared() == 0
 
 
 @pytest.fixture

@@ -33,28 +33,9 @@ from tests.integration.enlisting import (
     in_doubt,
     payloads,
 )
-from tests.postgres import Cluster, NoPostgres, cluster
+from tests.postgres import Cluster
 
-
-@pytest.fixture(scope="module")
-def server(missing: Callable[[str], NoReturn]) -> Cluster:
-    try:
-        return cluster()
-    except NoPostgres as absent:
-        missing(str(absent))
-
-
-@pytest.fixture
-def mq() -> Iterator[oncemq.Connection]:
-    with oncemq.connect("memory:") as made:
-        yield made
-
-
-@pytest.fixture
-def file(mq: oncemq.Connection, tmp_path: Path) -> File:
-    made = File(tmp_path / "stock.db")
-    made.register(mq)
-    return made
+pytest_plugins = ["tests.integration.database_fixtures"]
 
 
 @pytest.fixture

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import NoReturn
+from collections.abc import Iterator
 
 import pytest
 import sqlalchemy
@@ -12,30 +11,9 @@ import oncemq
 from clients.psycopg_driver import PsycopgDriver
 from clients.transaction import Outcome
 from tests.integration.enlisting import Rows, eventually, payloads
-from tests.postgres import Cluster, NoPostgres, cluster
+from tests.postgres import Cluster
 
-
-@pytest.fixture(scope="module")
-def server(missing: Callable[[str], NoReturn]) -> Cluster:
-    try:
-        return cluster()
-    except NoPostgres as absent:
-        missing(str(absent))
-
-
-@pytest.fixture
-def mq() -> Iterator[oncemq.Connection]:
-    with oncemq.connect("memory:") as made:
-        yield made
-
-
-@pytest.fixture
-def rows(server: Cluster, mq: oncemq.Connection) -> Iterator[Rows]:
-    made = Rows(server)
-    made.register(mq)
-    yield made
-    server.disconnect(made.schema)
-    assert made.prepared() == 0
+pytest_plugins = ["tests.integration.database_fixtures"]
 
 
 @pytest.fixture

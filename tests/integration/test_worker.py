@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -18,30 +17,11 @@ import sqlalchemy
 
 import oncemq
 from tests.integration.enlisting import File, Gone, Rows, die, payloads
-from tests.postgres import Cluster, NoPostgres, cluster
+from tests.postgres import Cluster
+
+pytest_plugins = ["tests.integration.database_fixtures"]
 
 ROW = "INSERT INTO rows VALUES (?)"
-
-
-@pytest.fixture(scope="module")
-def server(missing: Callable[[str], NoReturn]) -> Cluster:
-    try:
-        return cluster()
-    except NoPostgres as absent:
-        missing(str(absent))
-
-
-@pytest.fixture
-def mq() -> Iterator[oncemq.Connection]:
-    with oncemq.connect("memory:") as made:
-        yield made
-
-
-@pytest.fixture
-def file(mq: oncemq.Connection, tmp_path: Path) -> File:
-    made = File(tmp_path / "stock.db")
-    made.register(mq)
-    return made
 
 
 def store(message: oncemq.Message, db: Any) -> bytes | None:
