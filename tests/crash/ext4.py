@@ -16,6 +16,7 @@ all is lost that was not synced. It is here to show that those who wrote the ker
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import importlib
 import json
@@ -23,6 +24,7 @@ import os
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -39,6 +41,8 @@ _NO_LOG_FLUSH = 2
 _ROOT_FOLDER = Path(__file__).resolve().parents[2]
 _VOLUME_BYTES = 16 << 20
 _CHILD_S_MAX = 60
+_BUSY_S_MAX = 10.0
+_BUSY_PAUSE_S = 0.01
 _COUNTED_OF_DISK = ("open", "rename", "remove", "sync_directory")
 _COUNTED_OF_FILE = ("write", "write_many", "sync", "truncate", "allocate")
 
@@ -107,8 +111,20 @@ class PowerCutVolume:
 
     def remount(self) -> None:
         """The power is back."""
-        _run("umount", str(self.path))
+        self._unmount()
         self._mount()
+
+    def _unmount(self) -> None:
+        # The program has ended, yet whoever looks at all mounts or all processes of the machine
+        # (a monitor, `ps`, `df`) may hold the volume for a moment longer.
+        give_up = time.monotonic() + _BUSY_S_MAX
+        while True:
+            try:
+                return _run("umount", str(self.path))
+            except subprocess.CalledProcessError as error:
+                if "busy" not in error.stderr or time.monotonic() > give_up:
+                    raise AssertionError(f"umount: {error.stderr}{_users_of(self.path)}") from error
+            time.sleep(_BUSY_PAUSE_S)
 
     def _mount(self) -> None:
         # By itself ext4 writes the data of a file that is renamed over another before the name.
@@ -123,6 +139,18 @@ def _cut_power(path: Path) -> None:
         fcntl.ioctl(fd, _EXT4_IOC_SHUTDOWN, struct.pack("I", _NO_LOG_FLUSH))
     finally:
         os.close(fd)
+
+
+def _users_of(path: Path) -> str:
+    """The processes that have something of the volume open or mapped, or stand in it."""
+    users = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            links = [process / "cwd", process / "root", *(process / "fd").iterdir()]
+            used = [os.readlink(link) for link in links] + [(process / "maps").read_text()]
+            if any(str(path) in text for text in used):
+                users.append(f"{process.name} {(process / 'comm').read_text().strip()}")
+    return f"used by: {', '.join(users) or 'nobody who can be seen'}"
 
 
 def _run(*command: str) -> None:
