@@ -110,22 +110,30 @@ class CoordinationServant:
 
     def beginOrJoin(self, session: int, key: mqTransactionKey, timeout: int) -> mqBegun:
         """See `Mq_Coordinator.beginOrJoin`."""
-        if not key.version or not key.application:
+        if bool(key.version) is not bool(key.application):
             raise system.BAD_PARAM("a key needs an application and a version from 1 on")
-        wanted = Key(key.application, key.version)
         with self._transactions.lock:
-            self._held(session)
-            found = self._transactions.under(wanted)
-            if found is not None and found.state.status is Status.ACTIVE:
-                self._transactions.adopt(check_owner(found), session)
-                return mqBegun(Status.ACTIVE, otid_of(found.gtrid), True)
-            if key.version <= self._transactions.version_of(key.application):
-                return mqBegun(Status.COMMITTED, NULL_OTID, False)
-            if found is not None:
-                # It is being ended, and which way is not known yet.
-                raise system.TRANSIENT("a transaction with this key is being ended; ask again")
-            begun = self._transactions.begin(caller(), timeout, (session,), wanted)
+            sessions = (self._held(session).number,) if session else ()
+            if key.version:
+                return self._begin_or_join(sessions, Key(key.application, key.version), timeout)
+            begun = self._transactions.begin(caller(), timeout, sessions)
             return mqBegun(Status.ACTIVE, otid_of(begun.gtrid), False)
+
+    def _begin_or_join(self, sessions: tuple[int, ...], wanted: Key, timeout: int) -> mqBegun:
+        found = self._transactions.under(wanted)
+        if found is not None and found.state.status is Status.ACTIVE:
+            check_owner(found)
+            # One that time alone ends is shared by whoever asks: none of them may take it along.
+            for session in sessions if found.sessions else ():
+                self._transactions.adopt(found, session)
+            return mqBegun(Status.ACTIVE, otid_of(found.gtrid), True)
+        if wanted.version <= self._transactions.version_of(wanted.application):
+            return mqBegun(Status.COMMITTED, NULL_OTID, False)
+        if found is not None:
+            # It is being ended, and which way is not known yet.
+            raise system.TRANSIENT("a transaction with this key is being ended; ask again")
+        begun = self._transactions.begin(caller(), timeout, sessions, wanted)
+        return mqBegun(Status.ACTIVE, otid_of(begun.gtrid), False)
 
     def getVersion(self, application: str) -> int:
         """See `Mq_Coordinator.getVersion`."""

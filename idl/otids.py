@@ -110,6 +110,11 @@ def _keyed(key: bytes, data: bytes, size: int) -> bytes:
     return _blake2b(data, key=key, digest_size=size).digest()
 
 
+def is_of_coordinator(gtrid: bytes) -> bool:
+    """Whether the coordinator has named it itself: blocks of clients have even numbers."""
+    return number_of(gtrid) // BLOCK_NUMBERS % 2 == 1
+
+
 # --- Otids and branches --------------------------------------------------------------------------
 
 

@@ -5,11 +5,15 @@ because the client's session falls silent, and rolls its transactions back; but 
 branches that were never prepared. So a node asks for those of which it has heard nothing for a
 while. Rolling back is always allowed before the vote: what is decided here is only when.
 
-Where the coordinator is not there, or the transaction is under way, `Orphans` rolls it back later.
+A transaction that the coordinator itself has named is shared: many work for it, at different times,
+and the coordinator ends it when its time is over. As long as it is under way there, its branches
+count as heard of. Others that are under way, and those of which nobody says anything, are rolled
+back later by `Orphans`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable
 
@@ -18,7 +22,8 @@ from idl.call import Orb, limited
 from idl.coordination import Mq_Coordinator
 from idl.cos import Status
 from idl.mapping import InvalidValue
-from idl.otids import GTRID_BYTES, IDENTITY_BYTES, otid_of
+from idl.otids import GTRID_BYTES, IDENTITY_BYTES, is_of_coordinator, otid_of
+from mqserver.errors import BranchEnded
 from mqserver.transactions.requests import named
 from mqserver.transactions.work import Work
 
@@ -67,26 +72,37 @@ class Abandoned:
         silent = self._work.silent_since(now - self._after_s)
         self._asked = {branch: self._asked.get(branch, 0.0) for branch in silent}
         due = [b for b in silent if not self._asked[b] or now - self._asked[b] >= self._after_s]
-        for branch in due[:ASKED_AT_ONCE_MAX]:
+        found: dict[bytes, Status] = {}
+        for branch in due:
+            gtrid = branch[:GTRID_BYTES]
+            if gtrid not in found:
+                if len(found) >= ASKED_AT_ONCE_MAX:
+                    continue
+                try:
+                    found[gtrid] = self._ask_for(self._coordinator, gtrid)
+                except (system.SystemException, InvalidValue) as unclear:
+                    log.info("the coordinator does not say what became of silent work: %s", unclear)
+                    return
             self._asked[branch] = now
-            try:
-                is_over = self._is_over(self._coordinator, branch)
-            except (system.SystemException, InvalidValue) as unclear:
-                log.info("the coordinator does not say what became of silent work: %s", unclear)
-                return
-            if is_over:
-                log.info(
-                    "silent work of a transaction that is over is given up", extra=named(branch)
-                )
-                self._work.give_up(branch)
+            self._conclude(branch, found[gtrid])
 
-    def _is_over(self, coordinator: Mq_Coordinator, branch: bytes) -> bool:
+    def _conclude(self, branch: bytes, status: Status) -> None:
         gtrid = branch[:GTRID_BYTES]
+        if status in _UNDER_WAY:
+            if is_of_coordinator(gtrid):
+                self._keep(branch)
+        elif status is not Status.UNKNOWN or gtrid[:IDENTITY_BYTES] in self._identities:
+            # What is unknown may be another coordinator's, where it is well known.
+            log.info("silent work of a transaction that is over is given up", extra=named(branch))
+            self._work.give_up(branch)
+
+    def _keep(self, branch: bytes) -> None:
+        with contextlib.suppress(BranchEnded):
+            self._work.find(branch, self._work.owner_of(branch))
+
+    def _ask_for(self, coordinator: Mq_Coordinator, gtrid: bytes) -> Status:
         with limited(self._call_s):
             status = coordinator.getOutcome(otid_of(gtrid)).status
-        identity = gtrid[:IDENTITY_BYTES]
-        if status is Status.UNKNOWN:
-            # Perhaps another coordinator's, where it is well known.
-            return identity in self._identities
-        self._identities.add(identity)
-        return status not in _UNDER_WAY
+        if status is not Status.UNKNOWN:
+            self._identities.add(gtrid[:IDENTITY_BYTES])
+        return status

@@ -10,7 +10,16 @@ import pytest
 from coordinator import sessions as sessions_module
 from coordinator.sessions import Sessions, Standing, TooMany
 from idl.mapping import InvalidValue
-from idl.otids import BLOCK_NUMBERS, TAG_BYTES, Gtrid, block_secret, decode_gtrid, issue, prefix_of
+from idl.otids import (
+    BLOCK_NUMBERS,
+    TAG_BYTES,
+    Gtrid,
+    block_secret,
+    decode_gtrid,
+    is_of_coordinator,
+    issue,
+    prefix_of,
+)
 
 IDENTITY = b"we are 1"
 SECRETS = {1: b"the first secret", 2: b"a second secret."}
@@ -124,6 +133,13 @@ def test_no_number_is_given_twice(sessions: Sessions) -> None:
     leased = {first + offset for first in firsts for offset in range(BLOCK_NUMBERS)}
     assert len(leased) == 3 * BLOCK_NUMBERS
     assert not own & leased
+
+
+def test_a_name_tells_whether_a_client_or_the_coordinator_has_given_it(sessions: Sessions) -> None:
+    leased = sessions.lease(sessions.open("alice", now=0.0), 0)
+    for offset in (0, BLOCK_NUMBERS - 1):
+        assert not is_of_coordinator(_named(sessions, leased, offset))
+    assert all(is_of_coordinator(sessions.issue()) for _ in range(BLOCK_NUMBERS + 1))
 
 
 def test_every_block_has_a_secret_of_its_own(sessions: Sessions) -> None:

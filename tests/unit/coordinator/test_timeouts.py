@@ -25,6 +25,7 @@ from tests.unit.clients.embedded_coordinator import (
 )
 
 KEY = mqTransactionKey("copy", 1)
+NO_KEY = mqTransactionKey("", 0)
 
 
 @pytest.fixture
@@ -173,6 +174,30 @@ def test_a_key_that_two_sessions_share_ends_only_when_both_are_silent(
     assert asked.getOutcome(otid).status is Status.ROLLED_BACK
     with pytest.raises(SessionEnded):
         asked.renew(other, ())
+
+
+def test_a_transaction_without_session_lives_until_its_time_is_over(
+    coordinator: EmbeddedCoordinator,
+) -> None:
+    asked = _of(coordinator)
+    begun = [asked.beginOrJoin(0, key, 100).otid for key in (KEY, NO_KEY)]
+    guest = asked.lease(0, 0).session
+    assert asked.beginOrJoin(guest, KEY, 5).isJoined
+    coordinator.tasks.pass_time(98.0)
+    with pytest.raises(SessionEnded):
+        asked.renew(guest, ())
+    assert [asked.getOutcome(otid).status for otid in begun] == [Status.ACTIVE] * 2
+    coordinator.tasks.pass_time(4.0)
+    assert [asked.decide(otid, ()).status for otid in begun] == [Status.ROLLED_BACK] * 2
+
+
+def test_a_transaction_under_no_key_ends_with_its_session(
+    coordinator: EmbeddedCoordinator,
+) -> None:
+    asked = _of(coordinator)
+    otid = asked.beginOrJoin(asked.lease(0, 0).session, NO_KEY, 900).otid
+    coordinator.tasks.pass_time(32.0)
+    assert asked.decide(otid, ()).status is Status.ROLLED_BACK
 
 
 def test_what_a_silent_session_had_decided_is_carried_out(

@@ -7,16 +7,17 @@ from collections.abc import Iterator
 import pytest
 
 from clients.deciding import Deciding
-from idl.coordination import mqOutcome
+from idl.coordination import mqOutcome, mqTransactionKey
 from idl.cos import Status
 from idl.local import HERE
 from idl.mq import mqBranch
-from idl.otids import otid_of
-from mqserver.transactions.abandoned import Abandoned
+from idl.otids import otid_of, split_otid
+from mqserver.transactions.abandoned import ASKED_AT_ONCE_MAX, Abandoned
 from tests.unit.clients.embedded_coordinator import EmbeddedCoordinator
 from tests.unit.mqserver.node_world import ANY, World, batch, work
 
 AFTER_S = 10.0
+NO_KEY = mqTransactionKey("", 0)
 
 
 class Left:
@@ -101,6 +102,33 @@ def test_a_transaction_of_another_coordinator_is_left_alone(left: Left) -> None:
     assert not left.is_free
 
 
+def test_the_work_of_a_transaction_that_the_coordinator_has_named_waits_for_its_end(
+    left: Left,
+) -> None:
+    left.world.node.rollbackBranch(left.branch)
+    begun = left.asking._coordinator.beginOrJoin(0, NO_KEY, 1000)  # type: ignore[union-attr]
+    branch = left.take(split_otid(begun.otid)[0])
+    for _ in range(98):
+        left.pass_time(AFTER_S)
+        left.world.running.orphans.ask_those_due()
+        assert not left.is_free
+    # It is alive, and works on.
+    left.world.node.putMany(branch, 2, "p", batch(b"y"))
+    left.pass_time(3 * AFTER_S)
+    assert left.is_free
+
+
+def test_many_branches_of_one_transaction_are_asked_about_once(left: Left) -> None:
+    gtrid = split_otid(left.branch.otid)[0]
+    for number in range(2 * ASKED_AT_ONCE_MAX):
+        left.world.node.putMany(mqBranch(otid_of(gtrid), f"s{number}", None), 1, "p", batch(b"y"))
+    counting = _Over()
+    left.asking._coordinator = counting  # type: ignore[assignment]
+    left.pass_time(AFTER_S)
+    assert counting.asked == 1
+    assert left.world.running.work.silent_since(left.world.time) == []
+
+
 def test_what_a_known_coordinator_has_forgotten_is_over(left: Left) -> None:
     left.deciding.leases.renew()
     left.pass_time(AFTER_S)
@@ -120,6 +148,18 @@ def test_what_has_voted_is_not_asked_about_here(left: Left) -> None:
     left.world.node.rollbackBranch(left.branch)
     left.world.prepare(left.world.branch(), work("p", b"x"))
     assert left.world.running.work.silent_since(left.world.time) == []
+
+
+class _Over:
+    """A coordinator for which everything is over."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def getOutcome(self, otid: object) -> object:
+        """It was rolled back."""
+        self.asked += 1
+        return mqOutcome(Status.ROLLED_BACK, "")
 
 
 class _Forgetful:
