@@ -8,6 +8,7 @@ fails, because there a component that was lost must not pass for a test that pas
 
 import os
 import shutil
+import signal
 from collections.abc import Callable
 from typing import NoReturn
 
@@ -15,6 +16,11 @@ import pytest
 from hypothesis import settings
 
 _IN_CI = os.environ.get("CI") == "true"
+
+# Whoever is started in the background of a shell ignores Ctrl-C, and so do its children: those that
+# tests interrupt must not.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A deadline would measure how busy the machine is. In CI the examples are the same in every run, so
 # that a failure there belongs to the change that is being tested.
