@@ -1,0 +1,1 @@
+"""Spark and OnceMQ: partitions as enlisted clients, and a job as one transaction."""
