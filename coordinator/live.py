@@ -30,7 +30,7 @@ class Settings:
     # What one principal may have open, so that nobody can use up what is there for all.
     transactions_per_owner_max: int = 50_000
     sessions_per_owner_max: int = 2_000
-    participants_max: int = 1000
+    participants_max: int = 100_000
     sweep_s: float = 1.0
 
 

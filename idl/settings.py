@@ -174,7 +174,7 @@ SETTINGS = (
             "time after which a silent connection is closed", 1, 86400),
     Setting("limits.drain_s", Kind.SECONDS, 10.0, "",
             "time for running calls when it is told to stop", 0, 600),
-    Setting("limits.transactions_per_principal", Kind.COUNT, 1000, "",
+    Setting("limits.transactions_per_principal", Kind.COUNT, 10_000, "",
             "open transactions of one client at a node", 1),
     Setting("limits.transaction_messages", Kind.COUNT, 1_000_000, "",
             "messages in one transaction at a node", 1),
