@@ -119,3 +119,52 @@ def test_a_reservation_is_waited_for(world: World) -> None:
     waiting = Started(lambda: world.node.reserve("c", "q", ANY, 0, 5, 60_000))
     world.put("q", b"1")
     assert waiting.result() == 1
+
+
+def test_a_count_of_nothing_finds_the_reservation_that_is_there(world: World) -> None:
+    world.put("q", b"1", b"2")
+    assert world.node.reserve("c", "q", ANY, 0, 0, 0) == 0
+    assert world.node.reserve("c", "q", ANY, 0, 1, 0) == 1
+    assert world.node.reserve("c", "q", ANY, 0, 0, 0) == 1
+    assert world.node.reserve("c", "q", ANY, 1, 0, 0) == 0
+    assert world.seen("q") == (b"2",)
+
+
+# --- Consumers that say which run they are
+
+
+def test_a_name_has_one_run_from_its_first_reservation_on(world: World) -> None:
+    world.put("q", b"1", b"2")
+    assert world.node.reserve("etl@a", "q", ANY, 0, 1, 0) == 1
+    with pytest.raises(system.BAD_PARAM, match="consumer 'etl' is in use by another query"):
+        world.node.reserve("etl@b", "q", ANY, 0, 1, 0)
+    assert world.node.reserve("etl-2@b", "q", ANY, 0, 1, 0) == 1
+    world.crash()
+    with pytest.raises(system.BAD_PARAM, match="in use"):
+        world.node.reserve("etl@b", "q", ANY, 0, 1, 0)
+    world.node.finishReservations("etl@a", 1)
+    world.time += 1_000_000
+    with pytest.raises(system.BAD_PARAM, match="in use"):
+        world.node.reserve("etl@b", "q", ANY, 0, 1, 0)
+    assert world.node.reserve("etl@a", "q", ANY, 1, 1, 0) == 0
+
+
+def test_a_name_is_kept_by_asking_and_given_up_by_silence(world: World) -> None:
+    assert world.node.reserve("etl@a", "q", ANY, 0, 1, 0) == 0
+    world.time += 59
+    with pytest.raises(system.BAD_PARAM, match="in use"):
+        world.node.reserve("etl@b", "q", ANY, 0, 1, 0)
+    world.time += 2
+    assert world.node.reserve("etl@b", "q", ANY, 0, 1, 0) == 0
+    with pytest.raises(system.BAD_PARAM, match="in use"):
+        world.node.reserve("etl@a", "q", ANY, 0, 1, 0)
+
+
+def test_a_name_is_free_once_its_run_was_dropped(world: World) -> None:
+    world.put("q", b"1")
+    world.node.reserve("etl@a", "q", ANY, 0, 1, 0)
+    world.admin.dropConsumer("etl@a")
+    with pytest.raises(system.BAD_PARAM, match="no such reservation"):
+        world.node.reserve("etl@a", "q", ANY, 1, 1, 0)
+    assert world.node.reserve("etl@b", "q", ANY, 0, 1, 0) == 1
+    assert world.node.fetchReserved("etl@b", 1, 0, 9).messages.payloads == (b"1",)
