@@ -106,6 +106,12 @@ LAYERS = {
     "~clients.console.*":               f"clients.console.* clients.admin {WORDS}",
     "~clients.spark*":                  "clients.spark* clients.connection clients.messages "
                                         f"{CALLS}",
+    "clients.spark.rows":               "clients.spark.payloads clients.spark.options "
+                                        "clients.spark.errors clients.messages clients.structs "
+                                        f"clients.errors {WORDS}",
+    "clients.spark.payloads":           "clients.spark.options clients.spark.errors",
+    "clients.spark.options":            f"clients.spark.errors {WORDS}",
+    "clients.spark.errors":             "clients.errors",
     "clients.admin":                    f"{CALLS} idl.otids",
     "clients.connecting":               "clients.embedded clients.connection clients.heartbeat "
                                         f"clients.nodes clients.errors {WIRE}",
