@@ -10,9 +10,9 @@ task, and is removed by the commit. Nothing is removed by reading, ever.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from pyspark.sql.datasource import (
     DataSourceReader,
@@ -26,6 +26,7 @@ from pyspark.sql.types import StructType
 
 from clients import structs
 from clients.connection import Connection
+from clients.errors import ConnectionLost, Timeout
 from clients.nodes import Node
 from clients.spark.options import Options, Role, read_options
 from clients.spark.rows import HEADERS, decoder_for
@@ -40,6 +41,9 @@ AT_ONCE = 5000
 LIST_MESSAGES_MAX = 50_000
 EVERYTHING = mqSelection(0, 0, ())
 NUMBER_MAX = 2**16 - 1
+PAUSE_S = 0.2
+
+T = TypeVar("T")
 
 
 def selection_of(options: Options) -> mqSelection:
@@ -196,7 +200,7 @@ class BrowseReader(DataSourceReader):
         after, end = key_text(low - 1), key_text(high)
         while after < end:
             most = min(AT_ONCE, int(end) - int(after))
-            taken = node.ask(node.calls.browse, queue, self._selection, after, most)
+            taken = patiently(node, node.calls.browse, queue, self._selection, after, most)
             inside = bisect_right(taken.keys, end)
             if inside:
                 yield self._decoder.record_batch(first_of(taken, inside))
@@ -265,7 +269,7 @@ class LockedReader(DataSourceReader):
             branch = structs.branch(gtrid, name, None)
             while start < stop:
                 most = min(start + AT_ONCE, stop)
-                taken = node.ask(node.calls.fetchLocked, branch, name, start, most)
+                taken = patiently(node, node.calls.fetchLocked, branch, name, start, most)
                 assert taken.keys, f"list {name} ends at {start}, not at {stop}"
                 yield self._decoder.record_batch(taken)
                 start += len(taken.keys)
@@ -277,6 +281,22 @@ class LockedReader(DataSourceReader):
 def node_of(options: Options) -> Node:
     """The node that the options name; this process has one connection to it."""
     return connection_to(options.url or "", options.token_file, options.coordinator).node()
+
+
+def patiently(node: Node, method: Callable[..., T], *arguments: object) -> T:
+    """The answer to a question of a task; raises an `OnceMQError`.
+
+    Whoever planned the task has reached the node. If it is away, it will be back: it is waited for
+    as long as for an answer, also where this process has not reached it yet.
+    """
+    deadline = node.clock() + node.timeout_s
+    while True:
+        try:
+            return node.ask(method, *arguments)
+        except (ConnectionLost, Timeout):
+            if node.clock() + PAUSE_S >= deadline:
+                raise
+        node.sleep(PAUSE_S)
 
 
 def key_text(key: int) -> str:
