@@ -54,7 +54,7 @@ LAYERS = {
     "~benchmarks.*":                    "benchmarks.* oncemq clients* coordinator* mqserver* idl*",
 
     # What people type: two front doors of one file each, and the command.
-    "~pyspark_oncemq":                  "clients.spark",
+    "pyspark_oncemq":                   "clients.spark.datasource",
     "clients.demo":                     "oncemq clients.servers idl.cos",
     "oncemq":                           "clients",
     "clients.cli":                      "clients clients.commands.* clients.machine "
@@ -104,8 +104,10 @@ LAYERS = {
     "clients.workers":                  "clients.consumer clients.queue clients.transaction "
                                         "clients.messages clients.errors",
     "~clients.console.*":               f"clients.console.* clients.admin {WORDS}",
-    "~clients.spark*":                  "clients.spark* clients.connection clients.messages "
-                                        f"{CALLS}",
+    "clients.spark*":                   "clients.spark* clients.connecting clients.connection "
+                                        "clients.transaction clients.deciding clients.nodes "
+                                        "clients.messages clients.structs clients.errors "
+                                        f"{CALLS} idl.proxies idl.otids",
     "clients.spark.rows":               "clients.spark.payloads clients.spark.options "
                                         "clients.spark.errors clients.messages clients.structs "
                                         f"clients.errors {WORDS}",
@@ -361,7 +363,8 @@ LAYERS = {
     "idl.call":                         WORDS,
     "idl.wire":                         "",
     "idl.toml_files":                   "",
-    "idl.marshal":                      WORDS,
+    "idl.marshal":                      f"{WORDS} idl.straight",
+    "idl.straight":                     "idl.mapping",
     "idl.databases":                    "idl.otids idl.mapping",
     "idl.otids":                        "idl.cos idl.mapping",
     "idl.coordination":                 "idl.cos idl.mapping",
@@ -412,7 +415,8 @@ DOORS = (
         keepers="mqserver.storage.disk mqserver.storage.sql* mqserver.oql.syntax "
         "clients.cli clients.config clients.probes clients.demo idl.access idl.toml_files "
         "idl.parser clients.commands.written clients.commands.message clients.commands.bench "
-        "clients.commands.server clients.tethered coordinator.database_drivers",
+        "clients.commands.server clients.tethered clients.spark.accepted "
+        "coordinator.database_drivers",
         instead="Ask mqserver.storage.disk, or be handed what was read.",
     ),
     Door(
@@ -485,7 +489,7 @@ DOORS = (
 
 # What decides is pure: no key to any door, no thread, and nothing beneath it that is not pure too.
 PURE = (
-    "idl.mapping idl.system idl.cos idl.mq idl.marshal idl.wire "
+    "idl.mapping idl.system idl.cos idl.mq idl.marshal idl.straight idl.wire "
     "coordinator.protocol coordinator.outcomes "
     "mqserver.errors mqserver.priorities mqserver.transactions.branch mqserver.storage.format "
     "mqserver.storage.contract idl.coordination idl.otids idl.databases coordinator.ledger "
@@ -512,7 +516,7 @@ ROOT = {
     "docs": "what explains it",
     "~benchmarks": "ours and the peers', on the same work",
     "oncemq.py": "import oncemq",
-    "~pyspark_oncemq.py": 'format("oncemq")',
+    "pyspark_oncemq.py": 'format("oncemq")',
 }
 WAITING_ROOMS: dict[str, str] = {}
 ALIVE = {

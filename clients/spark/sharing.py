@@ -11,14 +11,18 @@ import functools
 import logging
 import os
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from clients.connecting import connect
+from clients.connecting import TIMEOUT_S, connect
 from clients.connection import Connection
 from clients.deciding import ATTEMPT_S, COORDINATION, Deciding
 from clients.errors import RAISED, ConnectionLost, OnceMQError, RolledBack, Timeout, translated
+from clients.nodes import NETWORK
+from clients.spark.options import Options
 from clients.transaction import Outcome
 from idl import system
+from idl.access import Tls
 from idl.call import Address
 from idl.coordination import Mq_Coordinator, mqBegun, mqParticipant, mqTransactionKey
 from idl.cos import Status
@@ -30,6 +34,10 @@ DECIDE_S = 300.0
 PAUSE_S = 0.1
 PAUSE_S_MAX = 2.0
 
+_EMBEDDED = (
+    "{!r} is a node inside one process, and Spark works in many: run a server (`oncemq up`) and "
+    'give its url, as in "mq://HOST:PORT"'
+)
 _LOST = (system.COMM_FAILURE, system.TIMEOUT, system.TRANSIENT, system.MARSHAL)
 
 log = logging.getLogger("oncemq.spark")
@@ -62,23 +70,46 @@ class Begun(NamedTuple):
 
 
 def connection_to(
-    url: str, token_file: str | None = None, coordinator: str | None = None
+    url: str,
+    token_file: str | None = None,
+    coordinator: str | None = None,
+    tls: Tls | None = None,
+    timeout_s: float = TIMEOUT_S,
 ) -> Connection:
     """The connection that all work of this process shares; raises an `OnceMQError`."""
     if url.partition(":")[0].strip().lower() in ("file", "memory"):
-        raise EmbeddedUrl(
-            f"{url!r} is a node inside one process, and Spark works in many: run a server "
-            '(`oncemq up`) and give its url, as in "mq://HOST:PORT"'
-        )
+        raise EmbeddedUrl(_EMBEDDED.format(url))
     # A forked child may share the object, but there is no need for it to.
-    return _connected(os.getpid(), url, token_file, coordinator)
+    connection = _connected(os.getpid(), url, token_file, coordinator, tls, timeout_s)
+    if connection.realm is not NETWORK:
+        raise EmbeddedUrl(_EMBEDDED.format(connection))
+    return connection
+
+
+def connection_of(options: Options) -> Connection:
+    """The same for what the options of a read or write say."""
+    authority, certificate, key = (
+        None if each is None else Path(each)
+        for each in (options.tls_authority, options.tls_certificate, options.tls_key)
+    )
+    tls = None if authority is None else Tls(authority, certificate, key)
+    return connection_to(
+        options.url or "", options.token_file, options.coordinator, tls, options.timeout
+    )
 
 
 @functools.lru_cache(maxsize=16)
 def _connected(
-    process: int, url: str, token_file: str | None, coordinator: str | None
+    process: int,
+    url: str,
+    token_file: str | None,
+    coordinator: str | None,
+    tls: Tls | None,
+    timeout_s: float,
 ) -> Connection:
-    return connect(url or None, token_file=token_file, coordinator=coordinator)
+    return connect(
+        url or None, token_file=token_file, coordinator=coordinator, tls=tls, timeout=timeout_s
+    )
 
 
 # --- Beginning -----------------------------------------------------------------------------------
@@ -93,11 +124,12 @@ def begin(
 ) -> Begun:
     """A transaction that lives so long at most; under a key, the one that is under way there.
 
-    Versions count from 1. One that is not above the last that was committed is committed.
+    Under a key, a version that is not above the last that was committed is committed. Versions
+    count from 0 here, since batches of a stream do.
     """
     deciding = connection.deciding()
     coordinator = _coordinator(connection, deciding)
-    key = mqTransactionKey(application, version)
+    key = key_of(application, version)
 
     def ask() -> mqBegun:
         return coordinator.beginOrJoin(0, key, max(1, round(timeout_s)))
@@ -130,12 +162,17 @@ def begin_alone(
     return begun
 
 
+def key_of(application: str, version: int) -> mqTransactionKey:
+    """The key as the coordinator has it, whose versions count from 1; none without a name."""
+    return mqTransactionKey(application, version + 1 if application else 0)
+
+
 def last_version(connection: Connection, application: str) -> int:
-    """The highest version of the application that was committed, 0 when there is none."""
+    """The highest version of the application that was committed, -1 when there is none."""
     deciding = connection.deciding()
     coordinator = _coordinator(connection, deciding)
     try:
-        return _insist(connection, lambda: coordinator.getVersion(application), BEGIN_S)
+        return _insist(connection, lambda: coordinator.getVersion(application), BEGIN_S) - 1
     except RAISED as failed:
         raise translated(failed, deciding.where) from failed
 
