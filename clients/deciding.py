@@ -15,10 +15,17 @@ from clients.leases import Leases
 from clients.two_phase import KnownDatabases
 from idl import system
 from idl.call import Address, Orb, current_outgoing, limited
-from idl.coordination import Mq_Coordinator, Mq_Settler, mqOutcome, mqParticipant
+from idl.coordination import (
+    Mq_Coordinator,
+    Mq_Settler,
+    SessionEnded,
+    mqOutcome,
+    mqParticipant,
+    mqTransactionKey,
+)
 from idl.cos import RecoveryCoordinator, Resource, Status
 from idl.databases import DATABASE, DATABASE_SETTLER, MARKED
-from idl.otids import BRANCH, RECOVERY, SETTLER, member_name, otid_of
+from idl.otids import BRANCH, RECOVERY, SETTLER, member_name, otid_of, split_otid
 from idl.proxies import neighbour_of
 
 COORDINATION = "coordination"
@@ -51,6 +58,34 @@ class Deciding:
     def begin(self) -> bytes:
         """The name of a new transaction."""
         return self.leases.draw()
+
+    def begin_shared(
+        self, timeout_s: float, application: str, version: int, patience_s: float
+    ) -> bytes:
+        """The name of a new transaction for which others work too; empty if it was committed.
+
+        Without an application it is under no key. It ends with this session, or with its time.
+        One that is under way with the key is given up: it may be that of a client that died.
+        """
+        key = mqTransactionKey(application, version)
+        deadline = self._clock() + patience_s
+        while True:
+            try:
+                session = self.leases.session
+                begun = self._coordinator.beginOrJoin(session, key, max(1, round(timeout_s)))
+            except (SessionEnded, *_MAY_BE_REPEATED) as again:
+                if self._clock() + PAUSE_S >= deadline:
+                    raise
+                if isinstance(again, SessionEnded):
+                    self.leases.renew()
+                self._sleep(PAUSE_S)
+                continue
+            if begun.status is Status.COMMITTED:
+                return b""
+            gtrid = split_otid(begun.otid)[0]
+            if not begun.isJoined:
+                return gtrid
+            self.give_up(gtrid, patience_s)
 
     def recovery_of(self, gtrid: bytes, branch: str, mark: str = "") -> RecoveryCoordinator:
         """Whom the branch asks for the outcome; `mark` is the database whose mark decides it."""

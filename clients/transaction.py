@@ -131,6 +131,9 @@ class Transaction:
         self._branches: dict[object, Branch] = {}
         self._databases: Databases | None = None
         self._has_voted = False
+        # Whether others work for it, and those of their branches that count.
+        self._is_shared = False
+        self._accepted: list[mqParticipant] = []
 
     # --- What people see
 
@@ -279,6 +282,31 @@ class Transaction:
             if self._status is Outcome.ACTIVE and self._process == os.getpid():
                 self._roll_back("its owner gave it up")
 
+    # --- What others do for it
+
+    def share(self, application: str = "", version: int = 0) -> bool:
+        """Others can work for it by its name. False: this version was committed before.
+
+        Before its first use. One that is under way with the same key cannot commit any more.
+        """
+        with self._lock:
+            assert not self._gtrid, "it has another name already"
+            patience_s = self._home.timeout_s
+            gtrid = self._name(
+                lambda asked: asked.begin_shared(self._timeout_s, application, version, patience_s)
+            )
+            self._is_shared = self._has_voted = bool(gtrid)
+            return self._is_shared
+
+    def accept(self, participants: Iterable[mqParticipant]) -> None:
+        """These branches, which others have prepared for it, count. All others never will."""
+        with self._lock:
+            self._check_open()
+            self._refuse_if_marked()
+            self._name()
+            self._is_shared = self._has_voted = True
+            self._accepted += participants
+
     # --- Joining
 
     def _join(self, node: Node, key: object) -> Branch:
@@ -294,11 +322,11 @@ class Transaction:
         self._branches[key] = branch
         return branch
 
-    def _name(self) -> bytes:
+    def _name(self, begin: Callable[[Deciding], bytes] = Deciding.begin) -> bytes:
         if not self._gtrid:
             self._deciding = deciding = self._home.deciding()
             try:
-                self._gtrid = deciding.begin()
+                self._gtrid = begin(deciding)
             except RAISED as failed:
                 raise translated(failed, deciding.where) from failed
         return self._gtrid
@@ -345,9 +373,9 @@ class Transaction:
         self._status = Outcome.UNKNOWN
         if databases is not None and databases.branches:
             self._commit_with(databases, working)
-        elif len(working) == 1:
+        elif len(working) == 1 and not self._is_shared:
             self._commit_alone(working[0])
-        elif working:
+        elif working or self._is_shared:
             self._commit_together(working)
         self._is_committed(working)
 
@@ -390,7 +418,7 @@ class Transaction:
 
     def _commit_with(self, databases: Databases, working: list[Branch]) -> None:
         try:
-            if working or len(databases.branches) > 1:
+            if working or self._is_shared or len(databases.branches) > 1:
                 self._commit_together(working, databases)
             else:
                 self._commit_database(databases.branches[0])
@@ -430,12 +458,12 @@ class Transaction:
             deciding.participant(branch.node.address, self._gtrid, branch.name)
             for branch, vote in zip(working, votes, strict=True)
             if isinstance(vote, Ended) and not vote.is_read_only
-        )
+        ) + tuple(self._accepted)
         if databases is not None:
             participants += databases.participants(deciding.database_participant)
         if marked is not None:
             self._commit_by_mark(marked, participants, deciding)
-        elif participants:
+        elif participants or self._is_shared:
             self._have_decided(participants, deciding)
         if databases is not None:
             databases.commit_prepared()
@@ -443,7 +471,7 @@ class Transaction:
     def _commit_by_mark(
         self, marked: DatabaseBranch, participants: tuple[mqParticipant, ...], deciding: Deciding
     ) -> None:
-        if not participants:
+        if not participants and not self._is_shared:
             self._commit_database(marked)
             return
         self._status = Outcome.IN_DOUBT

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from clients import structs
 from clients.errors import (
     ConnectionLost,
     OutcomeUnknown,
@@ -13,9 +14,12 @@ from clients.errors import (
     ServerFailed,
     TransactionEnded,
 )
-from clients.transaction import Outcome
+from clients.messages import batch_of
+from clients.transaction import Outcome, Transaction
 from idl import system
-from idl.mq import QueueFull
+from idl.coordination import mqParticipant
+from idl.mq import QueueFull, mqCompletion
+from idl.otids import parse_shown
 from mqserver.storage.contract import QueueSettings
 from tests.unit.clients.lossy_node import AFTER, BEFORE, LATE, LossyHome
 
@@ -285,3 +289,103 @@ def test_the_rest_of_a_long_get_may_fail_without_losing_the_first_part(
     home.queue("q").put_many([b"1", b"2", b"3"])
     home.plan("getMany", "", system.NO_PERMISSION("no more"))
     assert [message.payload for message in home.queue("q").get_many(9)] == [b"1", b"2"]
+
+
+# --- Others work for it
+
+
+def prepared_by_another(home: LossyHome, tx: Transaction, name: str, payload: bytes) -> None:
+    """A branch that somebody else has put something in, and prepared."""
+    gtrid, node = parse_shown(tx.otid), home.node()
+    recovery = home.deciding().recovery_of(gtrid, name)
+    work = (structs.work("q", batch_of([payload], "")),)
+    branch = structs.branch(gtrid, name, recovery)
+    node.calls.pushDown(branch, 1, work, mqCompletion.PREPARE)
+
+
+def participants(home: LossyHome, tx: Transaction, *names: str) -> list[mqParticipant]:
+    gtrid, deciding = parse_shown(tx.otid), home.deciding()
+    return [deciding.participant(home.node().address, gtrid, name) for name in names]
+
+
+@pytest.mark.parametrize("has_own_work", [True, False])
+def test_what_others_have_prepared_is_committed_where_it_was_accepted(
+    home: LossyHome, has_own_work: bool
+) -> None:
+    with home.begin() as tx:
+        assert tx.share()
+        for name, payload in (("s1", b"one"), ("s2", b"two"), ("s3", b"not accepted")):
+            prepared_by_another(home, tx, name, payload)
+        tx.accept(participants(home, tx, "s1"))
+        tx.accept(participants(home, tx, "s2"))
+        if has_own_work:
+            home.queue("q").put(b"own")
+    assert "decide" in home.orb.calls
+    home.server.orphans.ask_at_once()
+    assert set(payloads(home)) == {b"one", b"two", *([b"own"] if has_own_work else [])}
+    assert home.storage.branches() == []
+
+
+def test_a_transaction_that_began_alone_can_accept(home: LossyHome) -> None:
+    with home.begin() as tx:
+        home.queue("q").put(b"own")
+        prepared_by_another(home, tx, "s1", b"one")
+        tx.accept(participants(home, tx, "s1"))
+    assert sorted(payloads(home)) == [b"one", b"own"]
+
+
+def test_what_others_have_prepared_is_rolled_back_with_it(home: LossyHome) -> None:
+    tx = home.begin()
+    assert tx.share()
+    prepared_by_another(home, tx, "s1", b"one")
+    tx.accept(participants(home, tx, "s1"))
+    tx.rollback()
+    # They ask, and are told.
+    home.server.orphans.ask_at_once()
+    assert payloads(home) == []
+    assert home.storage.branches() == []
+
+
+def test_one_that_nobody_worked_for_ends_at_the_coordinator(home: LossyHome) -> None:
+    with home.begin() as tx:
+        assert tx.share()
+    assert tx.status is Outcome.COMMITTED
+    assert home.coordinator.service.transactions.every() == []
+    rolled_back = home.begin()
+    assert rolled_back.share()
+    rolled_back.rollback()
+    assert home.coordinator.service.transactions.every() == []
+
+
+def test_a_version_that_was_committed_is_not_begun_again(home: LossyHome) -> None:
+    with home.begin() as tx:
+        assert tx.share("copy", 3)
+        home.queue("q").put(b"x")
+    for version in (1, 3):
+        assert not home.begin().share("copy", version)
+    again = home.begin()
+    assert again.share("copy", 4)
+    again.rollback()
+    assert home.begin().share("copy", 4)
+
+
+def test_who_begins_under_a_key_takes_the_place_of_one_that_died(home: LossyHome) -> None:
+    first = home.begin()
+    assert first.share("copy", 1)
+    with home.begin() as second:
+        assert second.share("copy", 1)
+        home.queue("q").put(b"second", tx=second)
+        home.queue("q").put(b"first", tx=first)
+    with pytest.raises(RolledBack):
+        first.commit()
+    assert payloads(home) == [b"second"]
+
+
+def test_a_session_that_was_lost_is_replaced_when_a_shared_one_begins(home: LossyHome) -> None:
+    session = home.deciding().leases.session
+    home.coordinator.tasks.pass_time(60.0)
+    home.plan("beginOrJoin", BEFORE)
+    tx = home.begin()
+    assert tx.share()
+    assert home.deciding().leases.session != session
+    tx.rollback()
