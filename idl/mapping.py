@@ -173,7 +173,7 @@ class SequenceOf:
     def check(self, value: object, where: str) -> None:
         if type(value) is not tuple:
             raise _invalid(where, value, "is not a tuple")
-        if value and not _checks_fast(self.element, value):
+        if value and not checks_fast(self.element, value):
             for position, element in enumerate(value):
                 self.element.check(element, f"{where}[{position}]")
 
@@ -264,7 +264,7 @@ def _without_none(hint: object) -> object:
     return hint
 
 
-def _checks_fast(element: IdlType, values: tuple[object, ...]) -> bool:
+def checks_fast(element: IdlType, values: tuple[object, ...]) -> bool:
     """Whether a column of plain values is fine as a whole; the long way then finds what is not."""
     kinds = set(map(type, values))
     match element:

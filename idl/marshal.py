@@ -11,13 +11,12 @@ Values are checked when they are made: a struct by its own constructor, a bare a
 from __future__ import annotations
 
 import functools
-import operator
 import reprlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from idl import system
+from idl import straight, system
 from idl.mapping import (
     Enumeration,
     IdlType,
@@ -75,37 +74,33 @@ class OperationCodec:
     """Arguments, result and exceptions of one operation, in both directions."""
 
     operation: Operation
-    arguments_out: Slots
-    arguments_in: Slots
-    results_out: Slots
-    results_in: Slots
+    # Checks the arguments of a call and makes them plain.
+    write_arguments: Callable[[tuple[Any, ...], References], tuple[Any, ...]]
+    # The arguments of a call, checked again: they come from a stranger.
+    read_arguments: Callable[[object, References], list[Any]]
+    # What was returned, as a sequence.
+    _write_results: Callable[[tuple[Any, ...], References], tuple[Any, ...]]
+    _read_results: Callable[[object, References], list[Any]]
+    _results: int
     exceptions: dict[str, type[UserException]]
-
-    def write_arguments(self, values: tuple[Any, ...], references: References) -> tuple[Any, ...]:
-        """Checks the arguments of a call and makes them plain."""
-        return _write(self.arguments_out, values, references, self.operation.name)
-
-    def read_arguments(self, plain: object, references: References) -> list[Any]:
-        """The arguments of a call, checked again: they come from a stranger."""
-        return _read(self.arguments_in, plain, references, self.operation.name)
 
     def write_result(self, value: Any, references: References) -> Any:
         """Makes plain what the operation returned."""
-        if value is None and not self.results_out:
+        if self._results == 1:
+            return self._write_results((value,), references)
+        if value is None and not self._results:
             return ()
-        return _write(self.results_out, self._returned(value), references, self.operation.name)
+        return self._write_results(self._returned(value), references)
 
     def read_result(self, plain: object, references: References) -> Any:
         """What the operation returned."""
-        if plain == () and not self.results_in:
+        if plain == () and not self._results:
             return None
-        values = _read(self.results_in, plain, references, self.operation.name)
+        values = self._read_results(plain, references)
         return values[0] if len(values) == 1 else tuple(values)
 
     def _returned(self, value: Any) -> tuple[Any, ...]:
-        if len(self.results_out) == 1:
-            return (value,)
-        if not self.results_out:
+        if not self._results:
             raise InvalidValue(f"{self.operation.name} returned {type(value).__name__}, not None")
         if type(value) is not tuple:
             raise InvalidValue(
@@ -124,13 +119,29 @@ def _operation_codec(op: Operation) -> OperationCodec:
     results = () if op.result is None else (("result", op.result),)
     arguments = [(f"{op.name}.{n}", t, codec_of(t)) for n, t in op.parameters]
     returned = [(f"{op.name}.{n}", t, codec_of(t)) for n, t in (*results, *op.out)]
+    write_arguments, read_arguments = _both_ways(arguments, op.name)
+    write_results, read_results = _both_ways(returned, op.name)
     return OperationCodec(
         operation=op,
-        arguments_out=_slots_out(arguments),
-        arguments_in=_slots_in(arguments),
-        results_out=_slots_out(returned),
-        results_in=_slots_in(returned),
+        write_arguments=write_arguments,
+        read_arguments=read_arguments,
+        _write_results=write_results,
+        _read_results=read_results,
+        _results=len(returned),
         exceptions={repository_id(raised): raised for raised in op.raises},
+    )
+
+
+def _both_ways(
+    values: list[tuple[str, IdlType, Codec]], name: str
+) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """How the values are written and read: straight where they fit, else as it is told below."""
+    slots_out, slots_in = _slots_out(values), _slots_in(values)
+    written = [(where, kind, codec.write) for where, kind, codec in values]
+    read = [(where, kind, codec.read) for where, kind, codec in values]
+    return (
+        straight.sequence_writer(written, lambda vs, rs: _write(slots_out, vs, rs, name)),
+        straight.sequence_reader(read, lambda plain, rs: _read(slots_in, plain, rs, name)),
     )
 
 
@@ -245,7 +256,7 @@ def codec_of(idl_type: IdlType) -> Codec:
     """How values of this type are written and read."""
     match idl_type:
         case Enumeration(python=python):
-            return Codec(lambda value, _: value.name, _enumeration_reader(python))
+            return Codec(lambda value, _: value._name_, _enumeration_reader(python))
         case ObjectReference(python=python):
             return _reference_codec(python)
         case Structure(python=python):
@@ -288,11 +299,15 @@ def _sequence_codec(element: IdlType) -> Codec:
     read_column = _column_reader(element)
 
     def write(values: Any, references: References) -> Any:
+        if len(values) == 1:
+            return (write_element(values[0], references),)
         return tuple([write_element(value, references) for value in values])
 
     def read(plain: Any, references: References) -> Any:
         if type(plain) is not tuple:
             raise InvalidValue(f"{type(plain).__name__} in place of a sequence")
+        if len(plain) == 1:
+            return (read_element(plain[0], references),)
         if len(plain) >= COLUMN_MIN and (column := read_column(plain)) is not None:
             return column
         return tuple([read_element(part, references) for part in plain])
@@ -339,38 +354,32 @@ def _column_reader(element: IdlType) -> Callable[[tuple[Any, ...]], tuple[Any, .
 # A structure is made of structures, and an exception of them too; each is worked out once.
 @functools.cache
 def _structure_writer(python: Any) -> Writer:
-    names = [name for name, _ in fields_of(python)]
-    writers = [codec_of(idl_type).write for _, idl_type in fields_of(python)]
-    if len(names) < 2 and not any(writers):
-        return lambda value, _: field_values(value)
-    fields = operator.attrgetter(*names) if len(names) > 1 else field_values
-    if not any(writers):
-        return lambda value, _: fields(value)
-    places = [(place, writer) for place, writer in enumerate(writers) if writer is not None]
+    parts = [(name, kind, codec_of(kind).write) for name, kind in fields_of(python)]
 
     def write(value: Any, references: References) -> Any:
-        plain = list(fields(value))
-        for place, writer in places:
-            plain[place] = writer(plain[place], references)
-        return tuple(plain)
+        plain = zip(field_values(value), parts, strict=True)
+        return tuple(
+            [each if part is None else part(each, references) for each, (_, _, part) in plain]
+        )
 
-    return write
+    return straight.structure_writer(parts, write)
 
 
 @functools.cache
 def _structure_reader(python: Any) -> Reader:
-    readers = [codec_of(idl_type).read for _, idl_type in fields_of(python)]
+    parts = [(name, kind, codec_of(kind).read) for name, kind in fields_of(python)]
+    readers = [reader for _, _, reader in parts]
     count = len(readers)
-    places = [(place, reader) for place, reader in enumerate(readers) if reader is not None]
 
     def read(plain: Any, references: References) -> Any:
         if type(plain) is not tuple or len(plain) != count:
             raise InvalidValue(f"{python.__name__}: not a sequence of {count} fields")
-        if not places:
-            return python(*plain)
         values = list(plain)
-        for place, reader in places:
-            values[place] = reader(values[place], references)
+        for place, reader in enumerate(readers):
+            if reader is not None:
+                values[place] = reader(values[place], references)
         return python(*values)
 
-    return read
+    # What an exception is made of beyond its fields only its own class knows.
+    is_exception = issubclass(python, BaseException)
+    return read if is_exception else straight.structure_reader(python, parts, read)

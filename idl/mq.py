@@ -106,6 +106,10 @@ class mqBatch:
         count = len(self.payloads)
         if len(self.digests) != count:
             raise InvalidValue(f"mqBatch.digests: {len(self.digests)} for {count} payloads")
+        if self.priorities or self.groups or self.times or self.senders or self.attribs:
+            self._check_columns(count)
+
+    def _check_columns(self, count: int) -> None:
         for name in ("priorities", "groups", "times", "senders", "attribs"):
             found = len(getattr(self, name))
             if found not in (0, count):
