@@ -30,7 +30,7 @@ from clients.errors import ConnectionLost, Timeout
 from clients.nodes import Node
 from clients.spark.options import Options, Role, read_options
 from clients.spark.rows import HEADERS, decoder_for
-from clients.spark.sharing import connection_to
+from clients.spark.sharing import connection_of
 from clients.spark.slices import Span, divided, key_ranges, last_key, partitions_for
 from idl.mq import mqAttribute, mqBatch, mqSelection, mqTaken
 from idl.otids import parse_shown, show
@@ -150,7 +150,7 @@ class BrowseReader(DataSourceReader):
     """Reads what can be had, and takes nothing."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
-        self._options = options
+        self._options = settled(options)
         self._decoder = decoder_for(schema, options)
         self._selection = selection_of(options)
 
@@ -253,7 +253,7 @@ class LockedReader(DataSourceReader):
     """Reads the lists that a transaction has locked, as often as Spark likes."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
-        self._options = options
+        self._options = settled(options)
         self._decoder = decoder_for(schema, options)
 
     def partitions(self) -> list[InputPartition]:
@@ -280,7 +280,14 @@ class LockedReader(DataSourceReader):
 
 def node_of(options: Options) -> Node:
     """The node that the options name; this process has one connection to it."""
-    return connection_to(options.url or "", options.token_file, options.coordinator).node()
+    return connection_of(options).node()
+
+
+def settled(options: Options) -> Options:
+    """The options with the address found here, since another process may find another."""
+    if options.url is not None:
+        return options
+    return replace(options, url=f"mq://{node_of(options).address}")
 
 
 def patiently(node: Node, method: Callable[..., T], *arguments: object) -> T:

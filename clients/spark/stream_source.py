@@ -34,7 +34,7 @@ from clients.spark.errors import OptionError
 from clients.spark.options import Options, Role, read_options
 from clients.spark.rows import decoder_for
 from clients.spark.slices import Span, divided, partitions_for
-from clients.spark.source import AT_ONCE, node_of, patiently, selection_of
+from clients.spark.source import AT_ONCE, node_of, patiently, selection_of, settled
 from idl import mq, system
 from idl.proxies import new_request_id
 
@@ -108,7 +108,7 @@ class ReservationReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> None:
         if len(options.consumer) > NAME_LENGTH_MAX:
             raise OptionError(f'the option "consumer" has {NAME_LENGTH_MAX} characters at most')
-        self._options = options
+        self._options = settled(options)
         self._decoder = decoder_for(schema, options)
         self._new_query = new_query
         self._query = ""

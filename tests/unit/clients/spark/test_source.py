@@ -1,4 +1,4 @@
-"""Reading a queue: what is there, what a transaction has locked, and which filters go to the node."""
+"""Reading a queue: what is there, what a transaction has locked, and filters for the node."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HEADERS = {"key", "priority", "group"}
 def mq(monkeypatch: pytest.MonkeyPatch) -> Iterator[oncemq.Connection]:
     """A node in this process, to which all options lead."""
     with oncemq.connect("memory:") as connection:
-        monkeypatch.setattr(source, "connection_to", lambda *_: connection)
+        monkeypatch.setattr(source, "connection_of", lambda *_: connection)
         yield connection
 
 
@@ -73,7 +73,9 @@ def test_a_look_sees_what_was_there_when_it_was_planned(
 
 def test_a_selection_is_made_by_the_node(mq: oncemq.Connection) -> None:
     for n in range(20):
-        message = oncemq.Message(b"%d" % n, priority=n % 3, group=n % 2, attributes={"n": str(n)})
+        message = oncemq.Message(
+            b"%d" % n, priority=n % 3, group=n % 2, attributes=(("n", str(n)),)
+        )
         mq.queue("q").put(message)
     assert rows(browsing(group="1", priorityMin="2")) == [[b"5", b"11", b"17"]]
     assert rows(browsing(attributes="n=4", partitions="1")) == [[b"4"]]

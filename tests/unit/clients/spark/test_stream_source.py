@@ -23,7 +23,7 @@ def mq(monkeypatch: pytest.MonkeyPatch) -> Iterator[oncemq.Connection]:
     """A node in this process, to which all options lead; nobody waits for messages."""
     monkeypatch.setattr("clients.spark.stream_source.WAIT_S", 0)
     with oncemq.connect("memory:") as connection:
-        monkeypatch.setattr(source, "connection_to", lambda *_: connection)
+        monkeypatch.setattr(source, "connection_of", lambda *_: connection)
         yield connection
 
 
