@@ -60,7 +60,11 @@ def branch_name(stage: int, partition: int, task_attempt: int) -> str:
 class Attempt:
     """The work of one attempt at one node. For one thread; ended by `finish` or `rollback`."""
 
-    def __init__(self, connection: Connection, gtrid: bytes, name: str) -> None:
+    def __init__(
+        self, connection: Connection, gtrid: bytes, name: str, is_prepared: bool = True
+    ) -> None:
+        # Otherwise whoever decides prepares the branches that count, when it is time for it.
+        self._is_prepared = is_prepared
         self._node = connection.node()
         self._recovery_of = connection.deciding().recovery_of
         self._gtrid = gtrid
@@ -98,9 +102,13 @@ class Attempt:
             branch.rollback()
 
     def _prepare(self, branch: _OpenBranch) -> None:
-        branch.prepare(self._recovery_of(self._gtrid, branch.name))
+        if self._is_prepared:
+            branch.prepare(self._recovery_of(self._gtrid, branch.name))
+        else:
+            branch.wait()
         self._open = None
-        self._prepared.append(PreparedBranch(str(self._node.address), branch.name))
+        node, count = str(self._node.address), branch.messages
+        self._prepared.append(PreparedBranch(node, branch.name, messages=count))
 
 
 class _OpenBranch:
@@ -112,21 +120,21 @@ class _OpenBranch:
         self._gtrid = gtrid
         self._branch = structs.branch(gtrid, name, None)
         self._number = 0
-        self._messages = 0
+        self.messages = 0
         self._bytes = 0
         self._waiting: Callable[[], object] | None = None
 
     def has_room(self, count: int, size: int) -> bool:
         """Whether so much more may be put."""
         return (
-            self._messages + count <= BRANCH_MESSAGES_MAX and self._bytes + size <= BRANCH_BYTES_MAX
+            self.messages + count <= BRANCH_MESSAGES_MAX and self._bytes + size <= BRANCH_BYTES_MAX
         )
 
     def put(self, queue: str, batch: mqBatch, size: int) -> None:
         """The request is under way; what became of the one before is known."""
-        self._wait()
+        self.wait()
         self._number += 1
-        self._messages += len(batch.payloads)
+        self.messages += len(batch.payloads)
         self._bytes += size
         method: Callable[..., object] = self._node.calls.putMany
         arguments = (self._branch, self._number, queue, batch)
@@ -149,17 +157,18 @@ class _OpenBranch:
         except LOST as lost:
             return self._node.insist(lost, begun + self._node.timeout_s, method, *arguments)
 
-    def _wait(self) -> None:
+    def wait(self) -> None:
+        """Everything that was put is there; raises an `OnceMQError`."""
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
             self._asked(waiting)
 
     def prepare(self, recovery: RecoveryCoordinator) -> None:
         """The branch has voted to commit; raises an `OnceMQError`."""
-        self._wait()
+        self.wait()
         branch = structs.branch(self._gtrid, self.name, recovery)
         node = self._node
-        vote = self._asked(lambda: node.call(node.calls.prepareBranch, branch, self._messages))
+        vote = self._asked(lambda: node.call(node.calls.prepareBranch, branch, self.messages))
         if vote is not NodeVote.COMMIT:
             raise RolledBack(f"{node.where} did not find all that branch {self.name} had put")
 
@@ -167,7 +176,7 @@ class _OpenBranch:
         """The node was told; where that fails, it will notice."""
         node = self._node
         with contextlib.suppress(OnceMQError, *RAISED), limited(ROLLBACK_S):
-            self._wait()
+            self.wait()
         with contextlib.suppress(OnceMQError, *RAISED), limited(ROLLBACK_S):
             node.calls.rollbackBranch(self._branch)
 

@@ -54,11 +54,15 @@ class CommittedByAnother(OnceMQError):
 
 
 class PreparedBranch(NamedTuple):
-    """A branch that has voted to commit: at a node, or in a database that is registered."""
+    """A branch that has voted to commit: at a node, or in a database that is registered.
+
+    `messages` is what it holds at a node.
+    """
 
     node: str
     name: str
     database: str = ""
+    messages: int = 0
 
 
 class Begun(NamedTuple):

@@ -11,7 +11,7 @@ import pytest
 import oncemq
 from clients.spark import attempts, sharing
 from clients.spark.attempts import Attempt, Vote, branch_name
-from clients.structs import batch
+from clients.structs import batch, branch
 from idl.mq import mqBatch
 
 
@@ -136,3 +136,22 @@ def test_no_two_attempts_have_the_same_name() -> None:
 def test_a_vote_passes_from_process_to_process() -> None:
     vote = Vote(b"g" * 32, (sharing.PreparedBranch("127.0.0.1:1", "s0p0t0x1.1"),), 7)
     assert pickle.loads(pickle.dumps(vote)) == vote
+
+
+def test_branches_can_be_left_for_whoever_decides_to_prepare(
+    connection: oncemq.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempts, "BRANCH_MESSAGES_MAX", 2)
+    gtrid, node = begun(connection), connection.node()
+    attempt = Attempt(connection, gtrid, branch_name(0, 0, 0), is_prepared=False)
+    attempt.put("q", some(b"1", b"2"))
+    attempt.put("q", some(b"3"))
+    left = attempt.finish()
+
+    assert [each.messages for each in left] == [2, 1]
+    assert {each.state.name for each in connection.admin().listBranches()} == {"ACTIVE"}
+    for name, messages in [(each.name, each.messages) for each in left]:
+        recovery = connection.deciding().recovery_of(gtrid, name)
+        node.calls.prepareBranch(branch(gtrid, name, recovery), messages)
+    sharing.decide(connection, gtrid, left)
+    assert payloads(connection, "q") == [b"1", b"2", b"3"]
