@@ -310,7 +310,8 @@ LAYERS = {
                                         "mqserver.storage.index mqserver.storage.contract "
                                         f"{FILES}",
     "mqserver.storage.payloads":        "mqserver.storage.index mqserver.storage.contract "
-                                        f"{FILES}",
+                                        f"mqserver.storage.sums {FILES}",
+    "mqserver.storage.sums":            "",
     "mqserver.storage.records":         "mqserver.storage.index mqserver.storage.contract "
                                         "mqserver.storage.format mqserver.errors",
     "mqserver.storage.index":           "mqserver.storage.contract mqserver.storage.order "

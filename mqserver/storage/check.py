@@ -195,6 +195,7 @@ class _Check:
             self._report.unexamined.append("the log and the data file")
             return self._report
         self._report.control = control
+        self._report.format_version = control.version
         records = self._survey_log(control)
         self._survey_names()
         if records.has_decisions:

@@ -194,7 +194,10 @@ class Checkpoint:
         places = [entry.place + shift for entry in entries]
         account = Run(run.queue, run.size, run.live, run.entry, run.dead)
         try:
-            content = self._files.read(first, first * self._files.room, run.size)
+            if run.entry is None:
+                content = self._files.read(first, first * self._files.room, run.size)
+            else:
+                content = self._files.read_whole(first, run.size, run.entry.digest)
         except Corruption:
             # Whoever wants its messages is told; for all others it may stay where it is.
             self._files.free(target, run.size)

@@ -20,7 +20,6 @@ from mqserver.storage.findings import STUMBLES, Notes, told
 from mqserver.storage.format import (
     BLOCK_BYTES,
     CONTENT_BYTES,
-    FORMAT_VERSION,
     PAGE_HEADER,
     Control,
     Record,
@@ -200,7 +199,7 @@ def _control(number: int, slot: Control, is_current: bool) -> Fields:
     return {
         "slot": number,
         "current": is_current,
-        "format": FORMAT_VERSION,
+        "format": slot.version,
         "identity": slot.identity.hex(),
         "sequence": slot.sequence,
         "epoch": slot.epoch,

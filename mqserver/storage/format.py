@@ -53,7 +53,12 @@ with the higher sequence counts:
     0x08    Q     8     number of the page
     0x10    Q     8     LSN that the log had reached when the page was written
     0x18    I     4     place of the page in its run, from 0
-    0x1c    I     4     state: 1 for a page that was written
+    0x1c    I     4     state: 1 for a page that was written, 2 for the first of an undivided run
+
+An undivided run, since version 2, has a header in its first page only, and its content goes on
+through the others. It holds one payload. `used` counts all of the content; the checksum is that of
+the rest of the header, and the content's is the message's digest, which was found to be right
+before any record named the run. What the content leaves of the last page is zeros.
 
 Bodies of records are msgpack without classes, written and read here, then the payloads one behind
 the other. Numbers of kinds and states are never used for something else.
@@ -72,11 +77,14 @@ import msgpack
 
 from mqserver.errors import Corruption
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+# Those that can be read. The first had no undivided runs.
+VERSIONS_READ = (1, 2)
 BLOCK_BYTES = 512
 SLOT_DISTANCE = 4096
 NOWHERE = 0xFFFF
 PAGE_WRITTEN = 1
+RUN_UNDIVIDED = 2
 DISTANCE_MAX = 0xFFFFFFFF
 
 BLOCK_HEADER = struct.Struct("<IIQHHI")
@@ -295,6 +303,7 @@ class Control:
     pages: int = 0
     end_lsn: int = 0
     next_key: int = 1
+    version: int = FORMAT_VERSION
 
     @property
     def seed(self) -> int:
@@ -302,15 +311,15 @@ class Control:
         return zlib.crc32(self.identity)
 
     def next(self, **changes: Any) -> Control:
-        """The control record that follows this one."""
-        return replace(self, sequence=self.sequence + 1, **changes)
+        """The control record that follows this one, of the version that is written now."""
+        return replace(self, sequence=self.sequence + 1, version=FORMAT_VERSION, **changes)
 
 
 def encode_control(control: Control) -> bytes:
     """The bytes of a control slot."""
     packed = CONTROL_SLOT.pack(
         MAGIC,
-        FORMAT_VERSION,
+        control.version,
         control.page_bytes,
         control.identity,
         control.sequence,
@@ -334,7 +343,7 @@ def decode_control(data: bytes) -> Control | int | None:
     if zlib.crc32(data[: CONTROL_SLOT.size - 4]) != fields[-1]:
         return None
     _, version, page_bytes, identity, sequence, epoch, segment_blocks, *lsns, _ = fields
-    if version != FORMAT_VERSION:
+    if version not in VERSIONS_READ:
         return int(version)
     restart, checkpoint, pages, end, next_key = lsns
     return Control(
@@ -348,6 +357,7 @@ def decode_control(data: bytes) -> Control | int | None:
         pages,
         end,
         next_key,
+        version,
     )
 
 
@@ -391,6 +401,43 @@ def decode_pages(
             what = f"page {number} stands where {first + position} belongs"
             raise _damaged(first + position, page_bytes, what)
         yield page[PAGE_HEADER.size : PAGE_HEADER.size + used]
+
+
+def encode_undivided(
+    seed: int, page_bytes: int, first: int, lsn: int, payload: bytes
+) -> list[bytes]:
+    """A payload as an undivided run from this page on, in pieces that follow each other."""
+    size = len(payload)
+    header = _PAGE_REST.pack(size, first, lsn, 0, RUN_UNDIVIDED)
+    rest = pages_needed(page_bytes, size) * page_bytes - PAGE_HEADER.size - size
+    return [_CRC.pack(zlib.crc32(header, seed)) + header, payload, bytes(rest)]
+
+
+def is_undivided(page: bytes) -> bool:
+    """Whether a run that begins with this page says that it is undivided."""
+    return len(page) >= PAGE_HEADER.size and PAGE_HEADER.unpack_from(page)[5] == RUN_UNDIVIDED
+
+
+def check_undivided(seed: int, page_bytes: int, first: int, size: int, header: bytes) -> None:
+    """Raises `Corruption` where this is not how an undivided run of this size begins."""
+    if len(header) < PAGE_HEADER.size:
+        raise _damaged(first, page_bytes, "the page is cut off")
+    checksum, found_size, number, _, place, state = PAGE_HEADER.unpack(header)
+    if zlib.crc32(header[4:], seed) != checksum or state != RUN_UNDIVIDED or place:
+        raise _damaged(first, page_bytes, "the page is not whole")
+    if number != first:
+        raise _damaged(first, page_bytes, f"page {number} stands where {first} belongs")
+    if found_size != size:
+        raise _damaged(first, page_bytes, f"the run has {found_size} bytes, not {size}")
+
+
+def check_content(page_bytes: int, first: int, digest: int, payload: bytes, rest: bytes) -> None:
+    """Raises `Corruption` where an undivided run does not hold what has this digest."""
+    filled = PAGE_HEADER.size + len(payload) + len(rest)
+    if filled != pages_needed(page_bytes, len(payload)) * page_bytes:
+        raise _damaged(first, page_bytes, "the run is cut off")
+    if zlib.crc32(payload) != digest or rest.strip(b"\0"):
+        raise _damaged(first, page_bytes, "the run is not whole")
 
 
 def _damaged(page: int, page_bytes: int, what: str) -> Corruption:

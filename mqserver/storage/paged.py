@@ -286,10 +286,9 @@ class PagedStorage(PagedQueues):
         """The branch's record is appended, and everything it refers to is on disk."""
         added = actor.added()
         try:
+            if actor.has_pages:
+                self._secure_pages(added)
             body, start = pack_branch(actor)
-            if actor.has_pages and any(entry.run != IN_LOG for entry in added):
-                # Before the record that names the pages, and without holding others up.
-                self._files.sync()
             with self._lock:
                 actor.lsn = self._log.append(kind, body, may_use_spare=not added)
                 place(added, actor.lsn + RECORD_HEADER.size + start, self._files.room)
@@ -299,6 +298,16 @@ class PagedStorage(PagedQueues):
             with self._lock:
                 self._ended(actor)
             raise
+
+    def _secure_pages(self, added: list[Entry]) -> None:
+        """The pages are on disk, before the record that names them; others are not held up."""
+        if not any(entry.run != IN_LOG for entry in added):
+            return
+        self._files.sync()
+        if not self._payloads.have_digests(added):
+            with self._lock:
+                self._payloads.divide(added)
+            self._files.sync()
 
     def _force(self, actor: Branch, lsn: int, then: Callable[[], None]) -> None:
         """The record is on disk, and what follows from it has been done."""

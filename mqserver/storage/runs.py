@@ -14,7 +14,14 @@ from mqserver.errors import Corruption, StorageError
 from mqserver.storage.disk import File
 from mqserver.storage.file_manager import DATA_NAME
 from mqserver.storage.findings import RESTORE, Notes, told
-from mqserver.storage.format import PAGE_HEADER, Control, decode_pages, pages_needed
+from mqserver.storage.format import (
+    PAGE_HEADER,
+    Control,
+    check_undivided,
+    decode_pages,
+    is_undivided,
+    pages_needed,
+)
 from mqserver.storage.index import Entry
 from mqserver.storage.records import RunOnDisk, read_bundle
 
@@ -130,6 +137,24 @@ class RunCheck:
         """The content of each page, None for one that is damaged."""
         wanted = pages_needed(self._control.page_bytes, holding.size)
         there = min(wanted, -(-self._file.size() // self._control.page_bytes) - holding.first)
+        if there > 0:
+            is_whole = not holding.is_bundle and self._is_undivided(holding.first)
+            yield from (self._undivided if is_whole else self._divided)(holding, there)
+        if there < wanted:
+            first_missing = max(0, there)
+            count = wanted - first_missing
+            what = "the file ends before " + ("the page" if count == 1 else f"{count} pages")
+            self._tell(holding, holding.first + first_missing, f"{what} ({holding.whose})")
+            yield None
+
+    def _is_undivided(self, page: int) -> bool:
+        try:
+            return is_undivided(self._read(page))
+        except Corruption:
+            # The first page is looked at again, and told of.
+            return False
+
+    def _divided(self, holding: Holding, there: int) -> Iterator[bytes | None]:
         bad: list[tuple[int, str]] = []
         for place in range(there):
             page = holding.first + place
@@ -146,24 +171,51 @@ class RunCheck:
             yield piece
         if bad:
             self._tell_bad(holding, bad)
-        if there < wanted:
-            first_missing = max(0, there)
-            count = wanted - first_missing
-            what = "the file ends before " + ("the page" if count == 1 else f"{count} pages")
-            self._tell(holding, holding.first + first_missing, f"{what} ({holding.whose})")
-            yield None
+
+    def _undivided(self, holding: Holding, there: int) -> Iterator[bytes | None]:
+        """As above; but for the header, only the digest of all of it tells whether it is whole."""
+        left = PAGE_HEADER.size + holding.size
+        for page in range(holding.first, holding.first + there):
+            try:
+                data = self._read(page)
+                if page == holding.first:
+                    header = data[: PAGE_HEADER.size]
+                    sizes = (self._control.page_bytes, page, holding.size)
+                    check_undivided(self._control.seed, *sizes, header)
+                    self._refuse_future(page, header)
+                if len(data) < self._control.page_bytes:
+                    raise Corruption(f"{self._where(page)}: the page is cut off")
+                if data[left:].strip(b"\0"):
+                    raise Corruption(f"{self._where(page)}: the page is not whole")
+            except Corruption as broken:
+                what = told(broken).rpartition(": ")[2]
+                self._tell(holding, page, f"{what} ({holding.whose})")
+                yield None
+                return
+            yield data[PAGE_HEADER.size : left] if page == holding.first else data[:left]
+            left = max(0, left - len(data))
 
     def _piece(self, page: int, place: int) -> bytes:
-        where = f"{DATA_NAME}, offset {page * self._control.page_bytes}"
-        try:
-            data = self._file.read(page * self._control.page_bytes, self._control.page_bytes)
-        except StorageError as refused:
-            raise Corruption(f"{where}: the page is not to be had from the device") from refused
+        data = self._read(page)
         (found,) = decode_pages(self._control.seed, self._control.page_bytes, page, place, data)
-        lsn = PAGE_HEADER.unpack_from(data)[3]
-        if self._end_lsn is not None and lsn > self._end_lsn:
-            raise Corruption(f"{where}: the page was written at LSN {lsn}, of the future")
+        self._refuse_future(page, data)
         return bytes(found)
+
+    def _read(self, page: int) -> bytes:
+        try:
+            return self._file.read(page * self._control.page_bytes, self._control.page_bytes)
+        except StorageError as refused:
+            what = "the page is not to be had from the device"
+            raise Corruption(f"{self._where(page)}: {what}") from refused
+
+    def _refuse_future(self, page: int, header: bytes) -> None:
+        lsn = PAGE_HEADER.unpack_from(header)[3]
+        if self._end_lsn is not None and lsn > self._end_lsn:
+            what = f"the page was written at LSN {lsn}, of the future"
+            raise Corruption(f"{self._where(page)}: {what}")
+
+    def _where(self, page: int) -> str:
+        return f"{DATA_NAME}, offset {page * self._control.page_bytes}"
 
     def _tell_bad(self, holding: Holding, bad: list[tuple[int, str]]) -> None:
         """Pages side by side that have the same fault are told together."""

@@ -64,6 +64,16 @@ def no_checksum_of_pages(patch: Patch) -> None:
     patch.setattr(file_manager, "decode_pages", decode)
 
 
+def no_digests_of_undivided_runs(patch: Patch) -> None:
+    """Whether a payload in a run of its own has its digest is not looked at."""
+    patch.setattr(file_manager, "check_content", nothing)
+
+
+def no_checksum_of_undivided_runs(patch: Patch) -> None:
+    """Headers of undivided runs are not looked at."""
+    patch.setattr(file_manager, "check_undivided", nothing)
+
+
 def no_checksum_of_the_control_record(patch: Patch) -> None:
     """The checksum of the control record is not looked at."""
     right = format.decode_control

@@ -23,6 +23,7 @@ from mqserver.storage.format import (
     BLOCK_BYTES,
     CONTENT_BYTES,
     SLOT_DISTANCE,
+    VERSIONS_READ,
     Control,
     RecordKind,
     decode_control,
@@ -164,8 +165,11 @@ def test_a_store_that_was_not_closed_is_sound() -> None:
     assert report.control.end_lsn == 0
 
 
-def test_the_golden_store_is_sound() -> None:
-    assert _check(golden_image(1)).is_sound
+@pytest.mark.parametrize("version", VERSIONS_READ)
+def test_the_golden_store_is_sound(version: int) -> None:
+    report = _check(golden_image(version))
+    assert report.is_sound
+    assert report.format_version == version
 
 
 def test_files_of_others_and_leftovers_are_noticed_and_harmless(sound: Image) -> None:
@@ -203,7 +207,7 @@ def test_no_damage_hides_another(sound: Image) -> None:
     image = _flipped(sound, inside, offset + 100)
     image = _flipped(image, spare, 100)
     image = _flipped(image, DATA_NAME, 100)
-    image = _flipped(image, DATA_NAME, 2 * page + 100)
+    image = _flipped(image, DATA_NAME, 4 * page + 100)
     image = _flipped(image, CONTROL_NAME, SLOT_DISTANCE * (1 - control.sequence % 2) + 40)
     report = _check(image)
     places = {(finding.file, finding.offset) for finding in report.damage}
@@ -212,7 +216,7 @@ def test_no_damage_hides_another(sound: Image) -> None:
         (inside, offset),
         (spare, 0),
         (DATA_NAME, 0),
-        (DATA_NAME, 2 * page),
+        (DATA_NAME, 4 * page),
     }
     assert report.refusal.startswith(CONTROL_NAME)
     assert report.unexamined

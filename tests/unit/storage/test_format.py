@@ -13,12 +13,20 @@ from hypothesis import strategies as st
 
 from mqserver.errors import Corruption
 from mqserver.storage import format as disk_format
-from mqserver.storage.contract import BranchInfo, ConsumerInfo, Message, Outcome, QueueSettings
+from mqserver.storage.contract import (
+    EVERYTHING,
+    BranchInfo,
+    ConsumerInfo,
+    Message,
+    Outcome,
+    QueueSettings,
+)
 from mqserver.storage.format import (
     BLOCK_BYTES,
     BLOCK_HEADER,
     CONTENT_BYTES,
     CONTROL_SLOT,
+    FORMAT_VERSION,
     NOWHERE,
     PAGE_HEADER,
     RECORD_HEADER,
@@ -27,6 +35,8 @@ from mqserver.storage.format import (
     Record,
     RecordKind,
     blank_blocks,
+    check_content,
+    check_undivided,
     decode_block,
     decode_control,
     decode_pages,
@@ -35,13 +45,16 @@ from mqserver.storage.format import (
     encode_control,
     encode_pages,
     encode_record,
+    encode_undivided,
     is_segment_name,
+    is_undivided,
     pack_body,
     pages_needed,
     record_length,
     segment_name,
     unpack_body,
 )
+from mqserver.storage.log_manager import read_control
 from mqserver.storage.paged import PagedStorage
 from tests.byte_tables import check_table, tables_of
 from tests.crash.recording_disk import RecordingDisk
@@ -240,9 +253,9 @@ def test_every_flipped_bit_of_a_control_record_is_noticed() -> None:
 
 def test_a_control_record_of_another_version_tells_which() -> None:
     encoded = bytearray(encode_control(CONTROL))
-    struct.pack_into("<I", encoded, 8, 2)
+    struct.pack_into("<I", encoded, 8, 3)
     struct.pack_into("<I", encoded, len(encoded) - 4, zlib.crc32(encoded[:-4]))
-    assert decode_control(bytes(encoded)) == 2
+    assert decode_control(bytes(encoded)) == 3
 
 
 def test_a_control_record_that_is_short_or_foreign_is_none() -> None:
@@ -300,6 +313,51 @@ def test_a_page_that_is_cut_off_or_of_another_store_is_refused() -> None:
         _content(data[:-1], 3)
     with pytest.raises(Corruption, match="not whole"):
         list(decode_pages(SEED + 1, PAGE_BYTES, 3, 0, data))
+
+
+def _undivided(first: int, payload: bytes) -> bytes:
+    return b"".join(encode_undivided(SEED, PAGE_BYTES, first, 99, payload))
+
+
+def _check_undivided(data: bytes, first: int, payload: bytes, seed: int = SEED) -> bytes:
+    end = PAGE_HEADER.size + len(payload)
+    check_undivided(seed, PAGE_BYTES, first, len(payload), data[: PAGE_HEADER.size])
+    found = data[PAGE_HEADER.size : end]
+    check_content(PAGE_BYTES, first, zlib.crc32(payload), found, data[end:])
+    return found
+
+
+@given(payload=st.binary(min_size=1, max_size=1000), first=st.integers(0, 2**40))
+def test_an_undivided_run_is_read_as_it_was_written(payload: bytes, first: int) -> None:
+    data = _undivided(first, payload)
+    assert len(data) == pages_needed(PAGE_BYTES, len(payload)) * PAGE_BYTES
+    assert is_undivided(data)
+    assert _check_undivided(data, first, payload) == payload
+    assert not is_undivided(_pages(first, payload))
+
+
+def test_every_flipped_bit_of_an_undivided_run_is_noticed_with_its_offset() -> None:
+    payload = bytes(300)
+    data = _undivided(3, payload)
+    for bit in range(len(data) * 8):
+        with pytest.raises(Corruption, match="data, offset 768"):
+            _check_undivided(_flipped(data, bit), 3, payload)
+
+
+def test_an_undivided_run_elsewhere_cut_off_or_of_another_store_is_refused() -> None:
+    payload = bytes(300)
+    data = _undivided(3, payload)
+    with pytest.raises(Corruption, match="page 3 stands where 4 belongs"):
+        _check_undivided(data, 4, payload)
+    with pytest.raises(Corruption, match="the run has 300 bytes, not 299"):
+        _check_undivided(data, 3, payload[:-1])
+    with pytest.raises(Corruption, match="the run is cut off"):
+        _check_undivided(data[:-1], 3, payload)
+    with pytest.raises(Corruption, match="the page is cut off"):
+        _check_undivided(data[:9], 3, payload)
+    with pytest.raises(Corruption, match="not whole"):
+        _check_undivided(data, 3, payload, SEED + 1)
+    assert not is_undivided(data[:9])
 
 
 @pytest.mark.parametrize(("size", "pages"), [(0, 1), (1, 1), (224, 1), (225, 2), (448, 2)])
@@ -384,3 +442,27 @@ def test_the_golden_store_has_its_branches_and_outcomes(golden: PagedStorage) ->
 
 def test_the_golden_store_gives_no_key_again(golden: PagedStorage) -> None:
     assert golden.store(b"new", "orders", []).start == 1002
+
+
+def test_a_store_of_an_older_version_is_of_the_present_one_once_it_is_open() -> None:
+    disk = RecordingDisk(golden_image(1))
+    assert read_control(disk).version == 1
+    PagedStorage(disk, lambda: bytes(16), time.monotonic)
+    assert read_control(disk).version == FORMAT_VERSION
+
+
+# --- The golden file of version 2: what the first one could not have
+
+
+def test_the_golden_store_of_version_2_has_its_large_payloads() -> None:
+    storage = PagedStorage(RecordingDisk(golden_image(2)), lambda: bytes(16), time.monotonic)
+    found = storage.browse("orders", EVERYTHING, 0, 10)
+    assert [message.payload for message in found] == [
+        b"in a run that is undivided ".ljust(3000, b"."),
+        b"small",
+        b"large again ".ljust(3000, b"."),
+    ]
+    assert all(message.digest == zlib.crc32(message.payload) for message in found)
+    [prepared] = storage.branches()
+    storage.commit(prepared.branch)
+    assert storage.take(b"t", "orders", EVERYTHING, 4)[3].payload == bytes(5000)

@@ -20,14 +20,14 @@ from mqserver.errors import (
     StorageFull,
     StorageLocked,
 )
-from mqserver.storage.contract import EVERYTHING, NewMessage, Outcome, QueueSettings
+from mqserver.storage.contract import EVERYTHING, Message, NewMessage, Outcome, QueueSettings
 from mqserver.storage.disk import RealDisk
 from mqserver.storage.file_manager import DATA_NAME
 from mqserver.storage.format import BLOCK_BYTES, is_segment_name
 from mqserver.storage.log_manager import read_control
 from mqserver.storage.paged import PagedSettings, PagedStorage
 from mqserver.storage.segments import SPARES_MAX
-from tests.conformance.paged_storages import SMALL
+from tests.conformance.paged_storages import SMALL, durable_image
 from tests.crash.recording_disk import RecordingDisk
 from tests.unit.storage.small_stores import (
     LARGE_BYTES,
@@ -374,3 +374,12 @@ def test_a_store_that_cannot_be_opened_does_not_stay_locked(
     with pytest.raises(Corruption, match="data is missing"):
         open_small(damaged)
     damaged.lock()
+
+
+def test_a_large_payload_with_a_wrong_digest_survives_a_power_cut(disk: RecordingDisk) -> None:
+    storage = open_small(disk)
+    storage.create_queue("q", QueueSettings())
+    altered = NewMessage(b"altered".ljust(LARGE_BYTES), 77)
+    [key] = put(storage, altered)
+    again = open_small(RecordingDisk(durable_image(disk.trace)))
+    assert again.read("q", key) == Message(key, *altered)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zlib
+
 import pytest
 
 from mqserver.errors import Corruption, StorageFull
@@ -11,6 +13,7 @@ from mqserver.storage.format import RECORD_HEADER, Control, RecordKind
 from mqserver.storage.index import Entry, Index, Queue
 from mqserver.storage.log_manager import LogManager
 from mqserver.storage.payloads import GAP_BYTES_MAX, SPAN_BYTES_MAX, Payloads, Stored
+from tests.crash.faults import Fault, since
 from tests.crash.recording_disk import RecordingDisk
 
 PAGE_BYTES = 256
@@ -184,13 +187,42 @@ def test_a_large_payload_that_finds_no_room_leaves_no_run(store: Store) -> None:
     assert store.in_pages(1).run == 0
 
 
-def test_a_damaged_page_is_told_with_its_offset(store: Store) -> None:
+def test_a_damaged_run_is_told_with_its_offset(store: Store) -> None:
     store.in_pages(1)
     entry = store.in_pages(2)
     file = store.disk.open(DATA_NAME)
     file.write(PAGE_BYTES * (entry.run + 1) + 50, b"!!!")
-    with pytest.raises(Corruption, match=f"data, offset {PAGE_BYTES * (entry.run + 1)}"):
+    with pytest.raises(Corruption, match=f"data, offset {PAGE_BYTES * entry.run}"):
         store.payloads.messages([entry])
+
+
+def test_a_large_payload_with_its_digest_stays_where_it_is(store: Store) -> None:
+    entry = store.in_pages(1)
+    entry.digest = zlib.crc32(LARGE)
+    assert store.payloads.have_digests([entry])
+    store.payloads.keep([entry])
+    assert store.payloads.messages([entry])[0].payload == LARGE
+
+
+def test_a_large_payload_with_a_wrong_digest_goes_where_none_is_needed(store: Store) -> None:
+    entries = [*store.in_log(b"small"), store.in_pages(2)]
+    before = entries[1].run
+    assert not store.payloads.have_digests(entries)
+    store.payloads.divide(entries)
+    assert entries[1].run != before
+    assert store.payloads.have_digests(entries)
+    assert [m.payload for m in store.payloads.messages(entries)] == [b"small", LARGE]
+    assert store.files.allocate(len(LARGE)) == before
+
+
+def test_a_full_disk_leaves_a_payload_with_a_wrong_digest_where_it_was(store: Store) -> None:
+    entry = store.in_pages(1)
+    store.disk.faults = since(0, Fault.ENOSPC, "write")
+    with pytest.raises(StorageFull):
+        store.payloads.divide([entry])
+    store.disk.faults = None
+    assert store.payloads.messages([entry])[0].payload == LARGE
+    assert store.files.pages == PAGES_OF_LARGE
 
 
 # --- What is in the log

@@ -9,7 +9,7 @@ import pytest
 from mqserver.storage.disk import File
 from mqserver.storage.file_manager import DATA_NAME
 from mqserver.storage.findings import Finding, Notes, Severity
-from mqserver.storage.format import PAGE_HEADER, Control, encode_pages
+from mqserver.storage.format import PAGE_HEADER, Control, encode_pages, encode_undivided
 from mqserver.storage.index import Entry
 from mqserver.storage.records import pack_bundle
 from mqserver.storage.runs import Holding, RunCheck
@@ -129,6 +129,40 @@ def test_damage_where_only_gone_messages_were_is_a_notice() -> None:
     [finding] = _found(_flipped(_run(0, PAYLOAD), 40), unneeded)
     assert finding.severity is Severity.NOTICE
     assert finding.what == "the page is not whole (only what is gone was in it)"
+
+
+# --- The same, undivided
+
+
+def _undivided(payload: bytes, lsn: int = 100) -> bytes:
+    return b"".join(encode_undivided(CONTROL.seed, PAGE, 0, lsn, payload))
+
+
+def test_an_undivided_run_that_holds_what_it_should_is_not_spoken_of() -> None:
+    assert _told(_undivided(PAYLOAD), MESSAGE) == []
+    notes = Notes()
+    beginning = RunCheck(_file(_undivided(PAYLOAD)), CONTROL, notes).beginning(MESSAGE)
+    assert beginning == PAYLOAD[:ROOM]
+
+
+def test_damage_of_an_undivided_run_is_told_wherever_it_is() -> None:
+    data = _undivided(PAYLOAD)
+    assert _told(_flipped(data, 9), MESSAGE) == [(0, "the page is not whole")]
+    assert _told(_flipped(data, 200), MESSAGE) == [(0, "the payload does not have its digest")]
+    assert _told(_flipped(data, len(data) - 1), MESSAGE) == [(2 * PAGE, "the page is not whole")]
+    assert _told(data[: 2 * PAGE + 10], MESSAGE) == [(2 * PAGE, "the page is cut off")]
+    assert _told(data[: 2 * PAGE], MESSAGE) == [(2 * PAGE, "the file ends before the page")]
+    assert _told(data, MESSAGE, end_lsn=99) == [
+        (0, "the page was written at LSN 100, of the future")
+    ]
+    assert _told(_undivided(PAYLOAD[1:]), MESSAGE) == [(0, "the run has 249 bytes, not 250")]
+
+
+def test_an_undivided_run_that_is_not_needed_has_nothing_but_its_header_to_be_looked_at() -> None:
+    unneeded = Holding(0, len(PAYLOAD), "", is_needed=False)
+    assert _told(_flipped(_undivided(PAYLOAD), 200), unneeded) == []
+    [finding] = _found(_flipped(_undivided(PAYLOAD), 9), unneeded)
+    assert finding.severity is Severity.NOTICE
 
 
 # --- A bundle of many
