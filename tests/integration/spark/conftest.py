@@ -14,6 +14,11 @@ from tests.integration.cluster import Cluster
 from tests.integration.spark.world import World, has_java, new_session
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--spark-restarts", type=int, help="how often a streaming job is killed")
+    parser.addoption("--spark-seed", type=int, help="repeats a run that was printed")
+
+
 @pytest.fixture(scope="session")
 def spark(
     tmp_path_factory: pytest.TempPathFactory, missing: Callable[[str], NoReturn]
