@@ -8,6 +8,8 @@ how either reaches a server. What holds:
    known it raises `OutcomeUnknown`, and any other error says that nothing was done.
 2. `put_many` puts all or nothing, however many they are.
 3. What a get of its own has taken is returned, whatever goes wrong with a later part of it.
+
+It is long because every way to use a queue is in it.
 """
 
 from __future__ import annotations
@@ -283,6 +285,46 @@ class Queue:
                 if deadline is not None and node.clock() >= deadline:
                     raise
 
+    def move_to(
+        self,
+        target: Queue,
+        count: int = 1,
+        timeout: float = 0.0,
+        *,
+        group: int = 0,
+        priority_min: int = 0,
+        attributes: Pairs = (),
+        tx: Transaction | Autocommit | None = None,
+    ) -> int:
+        """The next messages are at the end of the other queue; how many: `count` at most.
+
+        They are as they were but for key and time. Waits for the first of them alone. Within one
+        node it is one call; where the queues are at two nodes, it is a transaction over both.
+        """
+        transaction = chosen(tx)
+        node = self._home.node()
+        if transaction is None and target._home.node() is node and 0 < count <= GET_AT_ONCE:
+            selection = _selection(group, priority_min, attributes)
+            arguments = (self.name, target.name, selection, count, int(timeout * 1000))
+            return self._once(node, node.calls.moveMany, *arguments, extra_s=timeout)
+        own = transaction or self._home.begin()
+        try:
+            found = self.get_many(
+                count,
+                timeout,
+                group=group,
+                priority_min=priority_min,
+                attributes=attributes,
+                tx=own,
+            )
+            target.put_many(found, tx=own)
+            if transaction is None:
+                own.commit()
+        finally:
+            if transaction is None:
+                own.abandon()
+        return len(found)
+
     # --- Looking
 
     def read(self, key: Key | str) -> Message | None:
@@ -417,8 +459,13 @@ class Queue:
     def _alone(
         self, node: Node, method: Callable[..., T], *arguments: object, extra_s: float = 0.0
     ) -> T:
+        return self._once(node, method, ALONE, 0, self.name, *arguments, extra_s=extra_s)
+
+    def _once(
+        self, node: Node, method: Callable[..., T], *arguments: object, extra_s: float = 0.0
+    ) -> T:
         try:
-            return node.call_once(method, ALONE, 0, self.name, *arguments, extra_s=extra_s)
+            return node.call_once(method, *arguments, extra_s=extra_s)
         except UserException as refused:
             raise translated(refused, node.where) from refused
         except system.SystemException as failed:

@@ -496,6 +496,16 @@ class Mq_Node(Protocol):
         wait: UnsignedLong,
     ) -> mqTaken: ...
 
+    @operation(QueueDisabled, QueueNotFound, QueueFull, BranchEnded, idempotent=True)
+    def moveMany(
+        self,
+        queue: mqQueueName,
+        target: mqQueueName,
+        selection: mqSelection,
+        count: UnsignedLong,
+        wait: UnsignedLong,
+    ) -> UnsignedLong: ...
+
     @operation(
         QueueDisabled,
         QueueNotFound,

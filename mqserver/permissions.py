@@ -37,7 +37,7 @@ class Need(enum.Enum):
 
     ANYONE = "whoever is let in"
     OWNER = "its owner: who began the branch, or made the channel"
-    WORK = "write where it puts, read where it removes, in a branch of one's own"
+    WORK = "write where it puts, read where it removes, in a branch of one's own or alone"
     VISIBLE = "any right on the queue; others are left out"
     OPERATOR = "role operator"
     COORDINATOR = "role coordinator"
@@ -75,6 +75,7 @@ OPERATION_RIGHTS: Mapping[str, Mapping[str, Rule]] = {
         "countMessages": Right.BROWSE,
         "putMany": Right.WRITE,
         "getMany": Right.READ,
+        "moveMany": Need.WORK,
         "getKeys": Right.READ,
         "browse": Right.BROWSE,
         "pushDown": Need.WORK,

@@ -147,6 +147,29 @@ class NodeServant:
         return self._take(call, branch, request, "get", take)
 
     @_op
+    def moveMany(
+        self, queue: str, target: str, selection: mqSelection, count: int, wait: int
+    ) -> int:
+        """See `Mq_Node.moveMany`."""
+        call = self._parts.entered()
+        self._parts.check(call, queue, Right.READ, "moveMany")
+        self._parts.check(call, target, Right.WRITE, "moveMany")
+        self._check_count(count)
+        wanted = selection_of(selection)
+        wait_s = min(wait, WAIT_MS_MAX) / 1000
+
+        def move(branch: bytes) -> Done:
+            taken = self._queues.take(branch, queue, wanted, count, wait_s)
+            if taken:
+                now_us = self._parts.now_us()
+                new = [NewMessage(*each[1:])._replace(time_us=now_us) for each in taken]
+                self._queues.store(branch, target, new)
+            return Done(len(taken), is_changed=bool(taken))
+
+        moved: int = self._alone.carry_out(call.request_id, call.principal.name, move)
+        return moved
+
+    @_op
     def getKeys(self, branch: mqBranch, request: int, queue: str, keys: mqKeyList) -> mqTaken:
         """See `Mq_Node.getKeys`."""
         call = self._parts.entered()

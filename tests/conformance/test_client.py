@@ -416,6 +416,68 @@ def test_current_carries_a_transaction_along(mq: Connection, orders: Queue) -> N
         current.rollback()
 
 
+# --- Moving
+
+
+def test_messages_move_to_the_end_of_another_queue(fresh: Callable[[], Queue]) -> None:
+    source, target = fresh(), fresh()
+    target.put(b"old")
+    source.put(b"one", priority=3, group=7, attributes=[("type", "a")], sender="shop")
+    source.put_many([b"two", b"three"])
+    assert source.move_to(target) == 1
+    assert source.move_to(target, 5) == 2
+    assert source.move_to(target) == 0
+    assert payloads(target) == [b"old", b"one", b"two", b"three"]
+    moved = list(target.browse())[1]
+    assert (moved.priority, moved.group, moved.sender) == (3, 7, "shop")
+    assert moved.attributes == (("type", "a"),)
+    assert len(source) == 0
+
+
+def test_what_is_selected_moves_alone(fresh: Callable[[], Queue]) -> None:
+    source, target = fresh(), fresh()
+    source.put(b"one", group=1)
+    source.put(b"two", group=2)
+    assert source.move_to(target, 9, group=2) == 1
+    assert payloads(source) == [b"one"]
+    assert payloads(target) == [b"two"]
+
+
+def test_a_move_into_a_full_queue_leaves_everything_where_it_is(
+    mq: Connection, fresh: Callable[[], Queue]
+) -> None:
+    source, target = fresh(), fresh()
+    mq.admin().createQueue(target.name, mqQueueSettings(True, False, 1, 0))
+    source.put_many([b"one", b"two"])
+    with pytest.raises(oncemq.QueueFull):
+        source.move_to(target, 2)
+    assert (payloads(source), payloads(target)) == ([b"one", b"two"], [])
+
+
+def test_a_move_in_a_transaction_is_part_of_it(mq: Connection, fresh: Callable[[], Queue]) -> None:
+    source, target = fresh(), fresh()
+    source.put_many([b"one", b"two"])
+    tx = mq.begin()
+    assert source.move_to(target, tx=tx) == 1
+    tx.rollback()
+    assert (payloads(source), payloads(target)) == ([b"one", b"two"], [])
+    with mq.transaction():
+        assert source.move_to(target) == 1
+    assert (payloads(source), payloads(target)) == ([b"two"], [b"one"])
+
+
+def test_a_move_to_a_queue_of_another_connection_is_one_act(
+    here: Place, fresh: Callable[[], Queue]
+) -> None:
+    source = fresh()
+    source.put_many([b"one", b"two"])
+    with oncemq.connect(here.url) as other:
+        target = other.queue(f"{source.name}-moved")
+        assert source.move_to(target, 2) == 2
+        assert payloads(target) == [b"one", b"two"]
+    assert len(source) == 0
+
+
 # --- Other connections
 
 

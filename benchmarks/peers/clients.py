@@ -1,0 +1,178 @@
+"""What every system is asked to do, and OnceMQ's own way of doing it, and the bare limit's.
+
+A client is one process's connection to one system. It works on the queues `work` and `next`, which
+`create` makes empty. Whatever it has put or got is on disk when the call returns, as far as the
+system can do that at all. Operations that a system does not have are missing from its `CAN`.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import oncemq
+
+WORK, NEXT = "work", "next"
+
+
+class Operation(enum.StrEnum):
+    """What is measured."""
+
+    PUT = "put"
+    PUT_MANY = "put many"
+    GET = "get"
+    GET_MANY = "get many"
+    MOVE = "move"
+    MOVE_AT_ONCE = "move at once"
+    TWO_PHASE = "two-phase"
+
+
+EVERYTHING_BUT_2PC = frozenset(Operation) - {Operation.TWO_PHASE}
+ONE_BY_ONE = frozenset({Operation.PUT, Operation.GET})
+IN_BATCHES = ONE_BY_ONE | {Operation.PUT_MANY, Operation.GET_MANY}
+
+
+class Client(Protocol):
+    """A connection of one process."""
+
+    def create(self) -> None:
+        """Both queues are there, and empty."""
+
+    def put(self, payload: bytes) -> None:
+        """One message more in `work`."""
+
+    def put_many(self, payloads: Sequence[bytes]) -> None:
+        """Several, as one act where the system has such a thing."""
+
+    def get(self) -> None:
+        """One message less in `work`."""
+
+    def get_many(self, count: int) -> None:
+        """So many less, as one act."""
+
+    def move(self) -> None:
+        """The next of `work` is in `next`; the client has seen it on the way."""
+
+    def close(self) -> None:
+        """The connection is gone."""
+
+
+class Missing(Exception):
+    """There was nothing to get: the measurement is worth nothing."""
+
+
+class OnceMQ:
+    """See `Client`. Each call is a transaction."""
+
+    def __init__(self, address: str) -> None:
+        self._mq = oncemq.connect(address)
+        self._work, self._next = self._mq.queue(WORK), self._mq.queue(NEXT)
+
+    def create(self) -> None:
+        for queue in (self._work, self._next):
+            while queue.get_many(5000):
+                continue
+
+    def put(self, payload: bytes) -> None:
+        self._work.put(payload)
+
+    def put_many(self, payloads: Sequence[bytes]) -> None:
+        self._work.put_many(payloads)
+
+    def get(self) -> None:
+        if self._work.get() is None:
+            raise Missing
+
+    def get_many(self, count: int) -> None:
+        if len(self._work.get_many(count)) != count:
+            raise Missing
+
+    def move(self) -> None:
+        with self._mq.transaction():
+            message = self._work.get()
+            if message is None:
+                raise Missing
+            self._next.put(message.payload)
+
+    def move_at_once(self) -> None:
+        """The same without having seen it: one call."""
+        if not self._work.move_to(self._next):
+            raise Missing
+
+    def close(self) -> None:
+        self._mq.close()
+
+
+class TwoNodes(OnceMQ):
+    """Two nodes and the coordinator between them. The address names both nodes."""
+
+    def __init__(self, address: str) -> None:
+        here, there = address.split()
+        super().__init__(here)
+        self._far = oncemq.connect(there)
+
+    def two_phase(self, payload: bytes) -> None:
+        """A message at each of them, or at none."""
+        with self._mq.transaction():
+            self._work.put(payload)
+            self._far.queue(NEXT).put(payload)
+
+    def close(self) -> None:
+        self._far.close()
+        super().close()
+
+
+class Bare:
+    """The limit: a round trip to a server that does nothing, and the same bytes synced to a file.
+
+    The file was written in full before, so that nothing but the bytes has to reach the disk.
+    """
+
+    FILE_BYTES = 64 << 20
+
+    def __init__(self, address: str) -> None:
+        where, folder = address.split(" ", 1)
+        host, _, port = where.rpartition(":")
+        self._socket = socket.create_connection((host, int(port)))
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._file = os.open(Path(folder) / f"{os.getpid()}", os.O_RDWR | os.O_CREAT, 0o600)
+        block = bytes(1 << 20)
+        for offset in range(0, self.FILE_BYTES, len(block)):
+            os.pwrite(self._file, block, offset)
+        os.fsync(self._file)
+        self._next = 0
+
+    def create(self) -> None:
+        """There are no queues."""
+
+    def put(self, payload: bytes) -> None:
+        self._socket.sendall(len(payload).to_bytes(4) + payload)
+        left = 4
+        while left:
+            left -= len(self._socket.recv(left))
+        room = -(-len(payload) // 512) * 512
+        if self._next + room > self.FILE_BYTES:
+            self._next = 0
+        os.pwrite(self._file, payload, self._next)
+        os.fdatasync(self._file)
+        self._next += room
+
+    def put_many(self, payloads: Sequence[bytes]) -> None:
+        self.put(b"".join(payloads))
+
+    def get(self) -> None:
+        self.put(b"")
+
+    def get_many(self, count: int) -> None:
+        self.put(b"")
+
+    def move(self) -> None:
+        self.put(b"")
+
+    def close(self) -> None:
+        self._socket.close()
+        os.close(self._file)

@@ -1,0 +1,193 @@
+"""Runs the workloads: rounds of all systems in turn, each with client processes of its own.
+
+The rounds alternate, so that a slow minute slows everybody, and ratios are taken within a round.
+The first round of each is thrown away. A system that cannot be had, or that fails, is reported with
+the reason, and the others go on. It knows neither how a system works nor how the report looks.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import Round, Spread, percentile, spread
+from benchmarks.peers.servers import Absent, Servers
+from benchmarks.peers.systems import LIMIT, System
+from benchmarks.peers.workloads import Workload
+
+_ROOT = Path(__file__).resolve().parents[2]
+FILL = 1000
+END_S = 30.0
+
+
+@dataclass
+class Row:
+    """What was found of one system at one workload; `absent` says why nothing was."""
+
+    workload: Workload
+    system: System
+    rounds: list[Round] = field(default_factory=list)
+    absent: str = ""
+
+    def middle(self, value: Callable[[Round], float]) -> Spread:
+        """The median over the rounds, and its quartiles."""
+        return spread([value(taken) for taken in self.rounds])
+
+    @property
+    def messages_per_s(self) -> Spread:
+        """How fast it was."""
+        return self.middle(lambda taken: taken.calls_per_s * self.workload.messages_per_call)
+
+    def times(self, other: Row) -> Spread:
+        """How many times the other's work it does in the same time."""
+        pairs = zip(self.rounds, other.rounds, strict=True)
+        return spread([mine.calls_per_s / theirs.calls_per_s for mine, theirs in pairs])
+
+
+class Addresses:
+    """The servers of all systems; one of each kind, and more where a system needs several."""
+
+    def __init__(self, servers: Servers, echo: str) -> None:
+        self._servers = servers
+        self._echo = echo
+        self._known: dict[str, list[str]] = {}
+        self._absent: dict[str, str] = {}
+
+    def of(self, system: System) -> str:
+        """Where the system is. Raises `Absent`."""
+        found = []
+        for kind, number in zip(system.servers, itertools.count(), strict=False):
+            known = self._known.setdefault(kind, [])
+            if len(known) <= number:
+                if kind in self._absent:
+                    raise Absent(self._absent[kind])
+                try:
+                    known.append(self._servers.start(kind))
+                except Absent as reason:
+                    self._absent[kind] = str(reason)
+                    raise
+            found.append(known[number])
+        return f"{self._echo} {found[0]}" if system.name == LIMIT else " ".join(found)
+
+
+def run(
+    workload: Workload,
+    rounds: int,
+    addresses: Addresses,
+    step: Callable[[str], None],
+) -> list[Row]:
+    """One row for each system that can do the work; `step` is called with each name in turn."""
+    rows = [Row(workload, system) for system in workload.participants()]
+    with ExitStack() as started:
+        teams: dict[str, _Team] = {}
+        for row in rows:
+            try:
+                teams[row.system.name] = started.enter_context(
+                    closing(_Team(workload, row.system, addresses.of(row.system)))
+                )
+            except (Absent, _Broken, ImportError) as reason:
+                row.absent = str(reason)
+        for number in range(rounds + 1):
+            for row in rows:
+                step(row.system.name)
+                if row.absent:
+                    continue
+                try:
+                    taken = teams[row.system.name].take_round()
+                except _Broken as reason:
+                    row.absent = str(reason)
+                    continue
+                if number:
+                    row.rounds.append(taken)
+    return rows
+
+
+class _Broken(Exception):
+    """A client has failed; the text is its last word."""
+
+
+class _Team:
+    """The client processes of one system, and the connection that fills its queue."""
+
+    def __init__(self, workload: Workload, system: System, address: str) -> None:
+        self._workload = workload
+        self._payload = b"x" * workload.payload_bytes
+        self._filler: Any = None
+        self._workers: list[subprocess.Popen[str]] = []
+        try:
+            self._filler = system.connect(address)
+            self._filler.create()
+            self._fill(workload.depth)
+        except Exception as failed:
+            self.close()
+            raise _Broken(f"{type(failed).__name__}: {failed}") from failed
+        command = [sys.executable, "-m", "benchmarks.peers.worker", system.name, address]
+        command += [workload.operation.value, str(workload.payload_bytes)]
+        for _ in range(workload.clients):
+            self._workers.append(
+                subprocess.Popen(
+                    command,
+                    cwd=_ROOT,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+            )
+        try:
+            for worker in self._workers:
+                self._heard(worker)
+        except _Broken:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """All processes have ended."""
+        for worker in self._workers:
+            assert worker.stdin is not None
+            worker.stdin.close()
+        for worker in self._workers:
+            try:
+                worker.wait(END_S)
+            except subprocess.TimeoutExpired:
+                worker.kill()
+                worker.wait(END_S)
+            for pipe in (worker.stdout, worker.stderr):
+                assert pipe is not None
+                pipe.close()
+        if self._filler is not None:
+            self._filler.close()
+
+    def take_round(self) -> Round:
+        """The clients do their calls, all at once."""
+        workload = self._workload
+        if workload.takes:
+            self._fill(workload.calls * workload.clients * workload.messages_per_call)
+        for worker in self._workers:
+            assert worker.stdin is not None
+            worker.stdin.write(f"{workload.calls}\n")
+            worker.stdin.flush()
+        moments = [json.loads(self._heard(worker)) for worker in self._workers]
+        durations = sorted(b - a for own in moments for a, b in itertools.pairwise(own))
+        took_s = max(own[-1] for own in moments) - min(own[0] for own in moments)
+        return Round(percentile(durations, 50), percentile(durations, 99), len(durations) / took_s)
+
+    def _fill(self, count: int) -> None:
+        for begin in range(0, count, FILL):
+            self._filler.put_many([self._payload] * min(FILL, count - begin))
+
+    def _heard(self, worker: subprocess.Popen[str]) -> str:
+        assert worker.stdout is not None
+        line = worker.stdout.readline()
+        if not line:
+            assert worker.stderr is not None
+            words = worker.stderr.read().strip().splitlines()
+            raise _Broken(words[-1] if words else "its client ended without a word")
+        return line

@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# Brings the queues that the benchmarks compare with, and their Python clients.
+#
+# usage: benchmarks/peers/setup.sh VENV     (from the root folder)
+#
+# Root gets Debian's packages, without the services that they would start. Whoever is not root gets
+# the Python clients alone, and the comparison goes on with the servers that are there. Says what is
+# missing, and ends with 0: a peer that cannot be had is reported as absent.
+set -euo pipefail
+
+venv=$1
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+policy=/usr/sbin/policy-rc.d
+
+# Program and package; the programs are where Debian puts them.
+servers=(
+    "/usr/bin/redis-server redis-server"
+    "/usr/bin/beanstalkd beanstalkd"
+    "/usr/lib/rabbitmq/bin/rabbitmq-server rabbitmq-server"
+    "/usr/share/activemq/bin/activemq.jar activemq"
+    "/usr/sbin/mariadbd mariadb-server-core"
+)
+
+main() {
+    local entry missing=()
+    for entry in "${servers[@]}"; do
+        [ -e "${entry%% *}" ] || missing+=("${entry##* }")
+    done
+    if [ "${#missing[@]}" -gt 0 ]; then install_packages "${missing[@]}"; fi
+    "$venv/bin/python" -c 'import greenstalk, nats, pika, redis, stomp' 2>/dev/null ||
+        "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
+            --editable "$root[bench]" >&2 ||
+        echo "setup: some clients of the peers could not be installed" >&2
+}
+
+install_packages() {
+    # The packages start their services, which nobody asked for, unless this file says no.
+    if [ "$(id -u)" -eq 0 ] && [ ! -e "$policy" ]; then
+        printf '#!/bin/sh\nexit 101\n' >"$policy"
+        chmod 755 "$policy"
+        trap 'rm -f "$policy"' EXIT
+    fi
+    "$root/tests/setup/apt.sh" "$@" || echo "setup: going on without $*" >&2
+}
+
+main
