@@ -1,6 +1,7 @@
 """The connection in what an application has: its driver, and what it goes on using.
 
     psycopg 3     prepares, and can be marked     psycopg itself refuses a direct commit
+    PyMySQL       prepares, and can be marked     MariaDB and the wrapper refuse a direct commit
     sqlite3       can be marked                   the wrapper refuses a direct commit
     SQLAlchemy    as the connection beneath it    refused before SQLAlchemy passes it on
 
@@ -15,6 +16,8 @@ from typing import Any, NamedTuple
 
 from clients.database_drivers import Driver, refuse_end
 from clients.errors import NotEnlisted
+
+_OTHERS_OF_MARIADB = ("MySQLdb.", "mariadb.", "mysql.connector.")
 
 
 class Unwrapped(NamedTuple):
@@ -48,6 +51,8 @@ def unwrapped(given: Any) -> Unwrapped:
         return unwrapped(given.driver_connection)._replace(used=given)
     if "psycopg.Connection" in names:
         return Unwrapped(_psycopg(given), given, given, _nothing)
+    if "pymysql.connections.Connection" in names:
+        return _of_pymysql(given)
     if "sqlite3.Connection" in names:
         return _of_sqlite(given)
     raise NotEnlisted(_refusal(given, names))
@@ -105,9 +110,11 @@ def _refusal(given: object, names: set[str]) -> str:
     if "psycopg2.extensions.connection" in names:
         return "psycopg2 is not supported: use psycopg 3 (pip install 'psycopg[binary]')"
     kind = f"{type(given).__module__}.{type(given).__qualname__}"
+    if kind.startswith(_OTHERS_OF_MARIADB):
+        return f"{kind} is not supported: use PyMySQL (pip install 'oncemq[mariadb]')"
     return (
-        f"{kind} cannot take part: enlist a connection of psycopg 3 or sqlite3, or a Connection or "
-        "an Engine of SQLAlchemy that uses one of them"
+        f"{kind} cannot take part: enlist a connection of psycopg 3, PyMySQL or sqlite3, or a "
+        "Connection or an Engine of SQLAlchemy that uses one of them"
     )
 
 
@@ -115,6 +122,12 @@ def _psycopg(connection: Any) -> Driver:
     from clients.psycopg_driver import PsycopgDriver
 
     return PsycopgDriver(connection)
+
+
+def _of_pymysql(connection: Any) -> Unwrapped:
+    from clients.mariadb_driver import EnlistedMariadb, MariadbDriver
+
+    return Unwrapped(MariadbDriver(connection), EnlistedMariadb(connection), connection, _nothing)
 
 
 def _of_sqlite(connection: Any) -> Unwrapped:

@@ -52,6 +52,7 @@ REASON_LENGTH_MAX = 500
 # has no room or is being stopped, a connection that is gone.
 _PASSING = ("40", "55P03", "53", "57", "08")
 _SQLITE_PASSING = (5, 6)
+_MARIADB_PASSING = (1020, 1040, 1053, 1205, 1213, 1927, 2006, 2013)
 
 log = logging.getLogger("oncemq.client")
 
@@ -96,13 +97,15 @@ class _Connections:
 
     def is_broken(self) -> bool:
         used = self._made if self._makes else self._given
-        return bool(getattr(used, "closed", False) or getattr(used, "broken", False))
+        is_open = getattr(used, "open", True)
+        return not is_open or bool(getattr(used, "closed", False) or getattr(used, "broken", False))
 
     def drop(self) -> None:
         """The next one is another, where the worker makes them."""
         made, self._made = self._made, None
         close = getattr(made, "close", None)
-        if close is not None:
+        # PyMySQL does not like to be closed twice.
+        if close is not None and getattr(made, "open", True):
             close()
 
 
@@ -270,7 +273,16 @@ def _is_passing(failed: Exception) -> bool:
     inner = getattr(failed, "orig", None) or failed
     state = getattr(inner, "sqlstate", None) or ""
     code = getattr(inner, "sqlite_errorcode", None) or 0
-    return state.startswith(_PASSING) or code & 0xFF in _SQLITE_PASSING
+    number = inner.args[0] if inner.args else None
+    return (
+        state.startswith(_PASSING)
+        or code & 0xFF in _SQLITE_PASSING
+        or (_is_of_pymysql(inner) and number in _MARIADB_PASSING)
+    )
+
+
+def _is_of_pymysql(failed: BaseException) -> bool:
+    return type(failed).__module__.startswith("pymysql.")
 
 
 def _failures(message: Message) -> int:

@@ -141,7 +141,8 @@ class Link:
         try:
             cursor = self._connection.cursor()
             try:
-                cursor.execute(statement, tuple(parameters))
+                # Without any, a percent sign is one, and no place for another.
+                cursor.execute(statement, *([tuple(parameters)] if parameters else []))
                 return [tuple(row) for row in cursor.fetchall()] if cursor.description else []
             finally:
                 cursor.close()

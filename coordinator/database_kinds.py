@@ -8,13 +8,16 @@ What is known of each:
   superuser, and only in the same database. `max_prepared_transactions = 0`, as it comes, means that
   nothing can be prepared.
 - MariaDB knows nothing of a prepared branch (XAER_NOTA) while the connection that prepared it is
-  open, but lists it all the same. It does not say how old a branch is.
+  open, but lists it all the same. It does not say how old a branch is, nor of which database. Any
+  account may list and end all branches of the server. Before 10.5 a prepared branch was rolled back
+  with its connection, so that it counts as one that cannot prepare.
 - SQLite has no prepared branches, and one writer at a time.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 from collections.abc import Callable
 from typing import Any
@@ -171,14 +174,16 @@ def _no_table(registered: Registered) -> NoTable:
 _XAER_NOTA, _XAER_RMFAIL, _XAER_OUTSIDE = 1397, 1399, 1400
 _NO_SUCH_TABLE = 1146
 _MARIADB_LATER = (_XAER_RMFAIL, _XAER_OUTSIDE, 1205, 1213, 1040, 1969, 3024)
-_MARIADB_REFUSALS = (1044, 1045, 1049, 1698, 2002, 2003, 2006, 2013, 2055)
+_MARIADB_REFUSALS = (1045, 1049, 1053, 1698, 1927, 2002, 2003, 2006, 2013, 2055)
+_MARIADB_DENIED = (1044, 1142, 1143, 1227)
 
 
 class _PreparedInMariadb:
     """See `TwoPhase`."""
 
     def is_on(self, link: Link) -> bool:
-        return True
+        [(version,)] = link.run("SELECT version()")
+        return mariadb_prepares(str(version))
 
     def prepared(self, link: Link) -> list[Prepared]:
         # Of the whole server: a branch of another of its databases cannot be told apart.
@@ -187,6 +192,12 @@ class _PreparedInMariadb:
     def statement(self, is_commit: bool, branch: BranchId) -> str:
         format_id, gtrid, name = branch.xid
         return f"XA {'COMMIT' if is_commit else 'ROLLBACK'} '{gtrid}', '{name}', {format_id}"
+
+
+def mariadb_prepares(version: str) -> bool:
+    """Whether a branch that is prepared there outlives its connection."""
+    found = re.search(r"(\d+)\.(\d+)[.\d]*-MariaDB", version, re.ASCII | re.IGNORECASE)
+    return found is not None and (int(found[1]), int(found[2])) >= (10, 5)
 
 
 def read_mariadb_xid(
@@ -201,12 +212,11 @@ def _open_mariadb(registered: Registered, limits: Limits) -> Link:
     try:
         import pymysql  # type: ignore[import-not-found,import-untyped,unused-ignore]
     except ImportError as missing:
-        told = "the driver for MariaDB is not installed: pip install PyMySQL"
+        told = "the driver for MariaDB is not installed: pip install 'oncemq[mariadb]'"
         raise Unreachable(told) from missing
 
     def trouble_of(failed: Exception) -> DatabaseTrouble:
-        number = failed.args[0] if failed.args and isinstance(failed.args[0], int) else 0
-        return mariadb_trouble(number, _first_line(failed), registered)
+        return mariadb_trouble(*_parts(failed), registered)
 
     where = registered.where
     options = dict(parse_qsl(urlsplit(registered.dsn).query))
@@ -225,7 +235,7 @@ def _open_mariadb(registered: Registered, limits: Limits) -> Link:
             program_name=APPLICATION,
         )
     except pymysql.MySQLError as refused:
-        raise Unreachable(_first_line(refused)) from refused
+        raise Unreachable(_parts(refused)[1]) from refused
     dialect = Dialect(
         Kind.MARIADB,
         "%s",
@@ -234,7 +244,8 @@ def _open_mariadb(registered: Registered, limits: Limits) -> Link:
         pymysql.MySQLError,
         trouble_of,
         _PreparedInMariadb(),
-        "SELECT IF(@@innodb_flush_log_at_trx_commit = 1, '', 'innodb_flush_log_at_trx_commit')",
+        "SELECT IF(@@innodb_flush_log_at_trx_commit <> 1, 'innodb_flush_log_at_trx_commit',"
+        " IF(@@log_bin AND @@sync_binlog <> 1, 'sync_binlog', ''))",
     )
     link = Link(connection, dialect, registered.table)
     link.run(
@@ -242,6 +253,12 @@ def _open_mariadb(registered: Registered, limits: Limits) -> Link:
         (limits.statement_s, max(1, round(limits.lock_s))),
     )
     return link
+
+
+def _parts(failed: BaseException) -> tuple[int, str]:
+    """The number and the words of an error of PyMySQL."""
+    number = failed.args[0] if failed.args and isinstance(failed.args[0], int) else 0
+    return number, _first_line(Exception(failed.args[-1]) if failed.args else failed)
 
 
 def mariadb_trouble(number: int, told: str, registered: Registered) -> DatabaseTrouble:
@@ -254,7 +271,12 @@ def mariadb_trouble(number: int, told: str, registered: Registered) -> DatabaseT
         return Busy(told)
     if not number or number in _MARIADB_REFUSALS:
         return Unreachable(told)
-    return DatabaseTrouble(told)
+    if number in _MARIADB_DENIED:
+        return DatabaseTrouble(
+            f"{told}: the coordinator's account needs CREATE, SELECT, INSERT and DELETE on "
+            f"{registered.table}, and the GRANT OPTION for --grant"
+        )
+    return DatabaseTrouble(f"{told} ({number})")
 
 
 # --- SQLite --------------------------------------------------------------------------------------

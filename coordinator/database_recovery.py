@@ -84,6 +84,10 @@ class Recovery:
         # What was complained about before, and need not be again.
         self._troubles: frozenset[str] = frozenset()
 
+    def inherit(self, before: Recovery) -> None:
+        """What was found by who looked there before is as old as it was."""
+        self._first_seen = dict(before._first_seen)
+
     def look(self) -> Seen:
         """What was found, and what is left of it after what is decided has been carried out."""
         facts = self._database.facts()

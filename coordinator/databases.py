@@ -147,13 +147,17 @@ class Databases:
     def _follow(self) -> None:
         """What is watched is what is registered."""
         wanted = self._registry.databases
+        before: dict[str, _Watched] = {}
         for name, watched in list(self._watched.items()):
             if wanted.get(name) != watched.database.registered:
-                del self._watched[name]
+                before[name] = self._watched.pop(name)
                 watched.database.close()
         for name, registered in wanted.items():
             if name not in self._watched:
                 self._watched[name] = self._made(registered)
+                if name in before:
+                    # Or what is prepared would never be old where it is registered ever again.
+                    self._watched[name].recovery.inherit(before[name].recovery)
                 self._tasks.spawn(self._look_on, self._watched[name])
 
     def _made(self, registered: Registered) -> _Watched:

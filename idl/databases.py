@@ -43,6 +43,7 @@ WHOLE = ""
 NAME_LENGTH_MAX = 32
 _is_name = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}", re.ASCII).fullmatch
 _is_identifier = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}", re.ASCII).fullmatch
+_is_host = re.compile(r"[A-Za-z0-9.:_%/-]{1,60}", re.ASCII).fullmatch
 _SECRETS = ("password", "passwd", "sslpassword", "secret", "token")
 
 
@@ -163,7 +164,12 @@ def creation(kind: Kind, table: str) -> str:
 
 
 def permission(kind: Kind, table: str, role: str) -> str:
-    """The statement that lets a role of PostgreSQL read and write rows."""
+    """The statement that lets a role of PostgreSQL, or an account of MariaDB, use the table."""
+    if kind is Kind.MARIADB:
+        user, _, host = role.partition("@")
+        if not _is_identifier(user) or not _is_host(host or "%"):
+            raise InvalidValue(f"{role[:60]!r} is not an account of MariaDB: write USER@HOST")
+        return f"GRANT SELECT, INSERT ON {table} TO '{user}'@'{host or '%'}'"
     if kind is not Kind.POSTGRESQL or not _is_identifier(role):
         raise InvalidValue(f"{role[:60]!r} is not the name of a role of PostgreSQL")
     return f'GRANT SELECT, INSERT ON {table} TO "{role}"'

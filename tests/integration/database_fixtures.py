@@ -1,4 +1,4 @@
-"""What the tests of databases in transactions begin with: a PostgreSQL, an SQLite file, a node."""
+"""What tests of databases in transactions begin with: PostgreSQL, MariaDB, SQLite, a node."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -7,7 +7,9 @@ from typing import NoReturn
 import pytest
 
 import oncemq
+from tests import mariadb as mariadb_servers
 from tests.integration.enlisting import File, Rows
+from tests.integration.mariadb_rows import MariadbRows
 from tests.postgres import Cluster, NoPostgres, cluster
 
 
@@ -17,6 +19,15 @@ def server(missing: Callable[[str], NoReturn]) -> Cluster:
     try:
         return cluster()
     except NoPostgres as absent:
+        missing(str(absent))
+
+
+@pytest.fixture(scope="module")
+def mariadb(missing: Callable[[str], NoReturn]) -> mariadb_servers.Server:
+    """A MariaDB."""
+    try:
+        return mariadb_servers.server()
+    except mariadb_servers.NoMariadb as absent:
         missing(str(absent))
 
 
@@ -42,4 +53,14 @@ def rows(server: Cluster, mq: oncemq.Connection) -> Iterator[Rows]:
     made.register(mq)
     yield made
     server.disconnect(made.schema)
+    assert made.prepared() == 0
+
+
+@pytest.fixture
+def maria(mariadb: mariadb_servers.Server, mq: oncemq.Connection) -> Iterator[MariadbRows]:
+    """A table in MariaDB that the coordinator knows; nothing is left prepared there."""
+    made = MariadbRows(mariadb)
+    made.register(mq)
+    yield made
+    made.close()
     assert made.prepared() == 0
