@@ -20,6 +20,7 @@ from idl.coordination import (
 from idl.cos import Status, otid_t
 from idl.mapping import InvalidValue
 from idl.mq import (
+    ConsumerNotFound,
     Mq_Admin,
     Mq_Node,
     check_queue_name,
@@ -334,6 +335,11 @@ class ConsumerView:
     reserved: int
     age_s: int
 
+    @property
+    def program(self) -> str:
+        """The name without the run that it stands for."""
+        return self.name.partition("@")[0]
+
 
 class Switches:
     """What a node is and whether it works: the administrator's client of `Mq_Service`."""
@@ -361,6 +367,18 @@ class Switches:
     def consumers(self) -> list[ConsumerView]:
         """Who has reserved messages."""
         return [_consumer_view(info) for info in self._admin.listConsumers()]
+
+    def drop_consumer(self, name: str) -> list[ConsumerView]:
+        """The consumers of this name are unknown; what they had reserved can be had again.
+
+        `etl` stands for every run of it, `etl@…` for one. Raises `ConsumerNotFound`.
+        """
+        found = [each for each in self.consumers() if name in (each.name, each.program)]
+        for each in found:
+            self._admin.dropConsumer(each.name)
+        if not found:
+            raise ConsumerNotFound(name)
+        return found
 
     def shut_down(self) -> None:
         """The node begins to stop: running transactions are rolled back, prepared ones kept."""

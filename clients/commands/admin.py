@@ -6,12 +6,13 @@ They work while the node's queues are switched off. What stops a server is asked
 import time
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from rich.console import Console
 
 from clients.admin import Branches, Queues, Switches
-from clients.commands.options import AsJson, Yes
+from clients.commands.options import AsJson, JsonForTable, Yes
 from clients.commands.reaching import DEFAULT_TIMEOUT_S, Place, Reach, at_node
 from clients.commands.terminal import (
     ExitCode,
@@ -21,6 +22,7 @@ from clients.commands.terminal import (
     print_json,
     print_plain,
     show_pairs,
+    show_table,
 )
 from clients.store_lines import counted
 from idl import system
@@ -31,6 +33,7 @@ PAUSE_S = 0.1
 EXAMPLES = {
     "oncemq admin": {
         "oncemq admin status": "is the node well, and what does it do?",
+        "oncemq admin consumers": "who has messages reserved, and for how long?",
         "oncemq admin shutdown": "stop it in good order",
     },
     "oncemq admin status": {
@@ -40,6 +43,14 @@ EXAMPLES = {
     },
     "oncemq admin enable": {"oncemq admin enable": "all queues work again"},
     "oncemq admin disable": {"oncemq admin disable": "puts and gets are refused, everywhere"},
+    "oncemq admin consumers": {
+        "oncemq admin consumers": "the consumers of a node",
+        "oncemq admin consumers --json": "one object, for scripts",
+    },
+    "oncemq admin drop-consumer": {
+        "oncemq admin drop-consumer etl": "give back what it had reserved",
+        "oncemq admin drop-consumer etl --yes": "does not ask",
+    },
     "oncemq admin shutdown": {
         "oncemq admin shutdown": "asks, then waits until it has stopped",
         "oncemq admin shutdown --yes": "does not ask",
@@ -71,6 +82,54 @@ def disable(reach: Reach) -> int:
     return _switch(reach, is_enabled=False)
 
 
+def consumers(reach: Reach, as_json: JsonForTable = False) -> int:
+    """Lists who has reserved messages, how many, and for how long.
+
+    Reservations do not end by themselves: what they hold may be processed already.
+    """
+
+    def run(place: Place) -> int:
+        found = Switches(place.orb, place.address).consumers()
+        if as_json:
+            print_json({"consumers": [asdict(view) for view in found]})
+            return ExitCode.OK
+        columns = ("consumer", "queue", ">reserved", ">for")
+        rows = [
+            (
+                view.name,
+                view.queue,
+                str(view.reserved),
+                duration(view.age_s) if view.reserved else "",
+            )
+            for view in found
+        ]
+        show_table(columns, rows, "Nobody has reserved anything.")
+        return ExitCode.OK
+
+    return at_node(reach, run)
+
+
+def drop_consumer(
+    consumer: Annotated[str, typer.Argument(metavar="CONSUMER", help="The name of a consumer.")],
+    reach: Reach,
+    yes: Yes = False,
+) -> int:
+    """Gives back what a consumer has reserved, and forgets it.
+
+    For one that will not come back. What it has processed and not yet acknowledged is delivered
+    again; the consumer itself is refused if it does come back.
+    """
+
+    def run(place: Place) -> int:
+        confirm(f"Drop consumer {consumer}? What it was working on is delivered again.", yes)
+        found = Switches(place.orb, place.address).drop_consumer(consumer)
+        given_back = counted(sum(view.reserved for view in found), "message")
+        print_plain(f"Consumer {consumer} is dropped; {given_back} given back.", Console())
+        return ExitCode.OK
+
+    return at_node(reach, run)
+
+
 def shutdown(reach: Reach, yes: Yes = False) -> int:
     """Stops a node in good order.
 
@@ -96,6 +155,8 @@ COMMANDS: dict[str, Callable[..., int]] = {
     "status": status,
     "enable": enable,
     "disable": disable,
+    "consumers": consumers,
+    "drop-consumer": drop_consumer,
     "shutdown": shutdown,
 }
 
