@@ -32,11 +32,13 @@ check: $(READY) ## Check style, formatting and types.
 	$(RUN) ruff format --check
 	$(RUN) mypy
 
-demo: $(READY) ## Show the promise in one minute.
-	$(RUN) clients.demo $(ARGS)
+demo: $(READY) ## Show the promise in two minutes.
+	@JAVA_HOME=$$(tests/setup/java.sh '$(VENV)' || true) && export JAVA_HOME && \
+		$(RUN) clients.demo $(ARGS)
 
-bench: $(READY) ## Run the benchmarks.
-	$(RUN) benchmarks $(ARGS)
+bench: $(READY) ## Compare with other queues, or run the benchmarks that ARGS names; FULL=1 takes longer.
+	@benchmarks/peers/setup.sh '$(VENV)'
+	$(RUN) benchmarks $(if $(FULL),--full) $(ARGS)
 
 model: $(READY) ## Check the model of two-phase commit, and that its planted bugs are found.
 	@JAVA_HOME=$$(tests/setup/java.sh '$(VENV)') && export JAVA_HOME && \

@@ -1,5 +1,7 @@
 """Runs the benchmarks and shows what they found: `python -m benchmarks [NAME ...]`.
 
+Without a name it is the comparison with other queues; the others measure our own parts.
+
 On a terminal there is a bar while it runs and tables at the end; `--json` writes the same for
 programs. The run reports its bars as kept or missed and ends with 0 either way: on a machine that
 others use, a benchmark is a measurement and never a gate.
@@ -34,15 +36,19 @@ from benchmarks.measure import (
     count_rounds,
     run,
 )
+from benchmarks.peers import report as peers
+from benchmarks.peers.study import study
 
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "BENCHMARKS.md"
 BENCHMARKS: dict[str, Callable[[Setting], list[Comparison]]] = {
     "orb": orb.comparisons,
     "coordinator": coordinator.comparisons,
     "node": node.comparisons,
     "databases": databases.comparisons,
 }
-# A study of its own: its rounds are short and many, and some of it is no comparison.
+# Studies of their own: their rounds are short and many, and some of them are no comparisons.
 STORAGE = "storage"
+PEERS = "peers"
 THOROUGH = Effort()
 QUICK = Effort(rounds=3, calls=200)
 MICRO = 1e6
@@ -56,18 +62,18 @@ _STYLES = {
 
 
 def _known(names: list[str] | None) -> list[str]:
-    known = [*BENCHMARKS, STORAGE]
+    known = [PEERS, *BENCHMARKS, STORAGE]
     strange = [name for name in names or [] if name not in known]
     if strange:
         told = f"there is no benchmark {strange[0]!r}; there are: {', '.join(known)}"
         raise typer.BadParameter(told)
-    return names or known
+    return names or [PEERS]
 
 
 def main(
     names: Annotated[
         list[str] | None,
-        typer.Argument(callback=_known, metavar="NAME", help="Which; all if none is named."),
+        typer.Argument(callback=_known, metavar="NAME", help="Which; peers if none is named."),
     ] = None,
     json_file: Annotated[
         str,
@@ -78,6 +84,15 @@ def main(
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Few rounds: does it still run?")] = False,
     tls: Annotated[bool, typer.Option("--tls", help="Measure calls over TLS, too.")] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="More sizes and more rounds with the peers.")
+    ] = False,
+    workloads: Annotated[
+        str, typer.Option(help='Only these with the peers, such as "W1 W4".')
+    ] = "",
+    page: Annotated[
+        bool, typer.Option("--page", help="Make the peers' part of docs/BENCHMARKS.md anew.")
+    ] = False,
 ) -> None:
     """Measure ours and what it stands on, in alternating rounds."""
     effort = QUICK if quick else THOROUGH
@@ -94,6 +109,7 @@ def main(
             report = storage.study(
                 setting.scratch, quick, rounds, lambda text: told.print(f"  storage: {text} ...")
             )
+    groups = study(full, rounds, workloads) if PEERS in (names or []) else []
     for result in found:
         _show(result, console)
     for comparison in (one for group in chosen.values() for one in group if one.skipped):
@@ -101,9 +117,20 @@ def main(
             f"{comparison.title}: skipped, {comparison.skipped}", style="yellow", soft_wrap=True
         )
     storage.show(report, console)
+    peers.show(groups, console)
+    if page and groups:
+        peers.write_page(groups, PAGE, PAGE.parent / "benchmarks", _made())
     if json_file:
-        figures = _report(found, effort) | {"storage": storage.described(report)}
+        figures = _report(found, effort)
+        figures |= {"storage": storage.described(report), "peers": peers.described(groups)}
         _write(json.dumps(figures, indent=2), json_file)
+
+
+def _made() -> str:
+    return (
+        f"Measured on {time.strftime('%Y-%m-%d')} with Python {platform.python_version()} and "
+        f"{platform.system()}, {os.cpu_count()} processors, by `make bench ARGS=--page`."
+    )
 
 
 def _run_all(chosen: dict[str, list[Comparison]], effort: Effort) -> list[Result]:

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import itertools
 import queue
+import socket
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
@@ -44,6 +45,7 @@ class RabbitMQ:
         self._channel.confirm_delivery()
         self._durable = pika.BasicProperties(delivery_mode=pika.DeliveryMode.Persistent)
         self._batches: Any = None
+        self._arriving: Any = None
 
     def create(self) -> None:
         for name in (WORK, NEXT):
@@ -73,15 +75,16 @@ class RabbitMQ:
 
     def get_many(self, count: int) -> None:
         channel = self._transactional()
-        channel.basic_qos(prefetch_count=count)
+        if self._arriving is None:
+            channel.basic_qos(prefetch_count=_PREFETCHED)
+            self._arriving = channel.consume(self._named(WORK), inactivity_timeout=WAIT_S)
         last = None
-        for number, (method, _, _) in enumerate(channel.consume(self._named(WORK)), 1):
+        for method, _, _ in itertools.islice(self._arriving, count):
+            if method is None:
+                raise Missing
             last = method.delivery_tag
-            if number == count:
-                break
         channel.basic_ack(last, multiple=True)
         channel.tx_commit()
-        channel.cancel()
 
     def move(self) -> None:
         channel = self._transactional()
@@ -177,6 +180,8 @@ class ActiveMQ(stomp.ConnectionListener):  # type: ignore[misc]
         self._arrived: queue.Queue[Any] = queue.Queue()
         self._numbers = itertools.count(1)
         self._connection.connect(wait=True)
+        # Without this, a transaction waits for the acknowledgements of the network layer.
+        self._connection.transport.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._is_subscribed = False
 
     def on_receipt(self, frame: Any) -> None:

@@ -133,6 +133,7 @@ class Bare:
     """
 
     FILE_BYTES = 64 << 20
+    RECORD = bytes(64)
 
     def __init__(self, address: str) -> None:
         where, folder = address.split(" ", 1)
@@ -165,13 +166,14 @@ class Bare:
         self.put(b"".join(payloads))
 
     def get(self) -> None:
-        self.put(b"")
+        # That a message is gone must be on disk, too.
+        self.put(self.RECORD)
 
     def get_many(self, count: int) -> None:
-        self.put(b"")
+        self.put(self.RECORD)
 
     def move(self) -> None:
-        self.put(b"")
+        self.put(self.RECORD)
 
     def close(self) -> None:
         self._socket.close()

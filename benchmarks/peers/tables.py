@@ -19,6 +19,7 @@ import pymysql
 
 from benchmarks.peers.clients import NEXT, WORK, Missing
 
+TRIES = 50
 _TAKE = (
     "DELETE FROM {table} WHERE number IN (SELECT number FROM {table} ORDER BY number"
     " FOR UPDATE SKIP LOCKED LIMIT %s) RETURNING payload"
@@ -53,8 +54,12 @@ class PostgreSQL:
         self.get_many(1)
 
     def get_many(self, count: int) -> None:
-        if len(self._connection.execute(_TAKE_WORK, (count,)).fetchall()) != count:
-            raise Missing
+        # A row that another has just deleted leaves the statement with fewer: it is asked again.
+        for _ in range(TRIES):
+            count -= len(self._connection.execute(_TAKE_WORK, (count,)).fetchall())
+            if not count:
+                return
+        raise Missing
 
     def move(self) -> None:
         with self._connection.transaction():
