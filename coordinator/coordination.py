@@ -191,6 +191,9 @@ class CoordinationServant:
         known = self._transactions.find(_gtrid(otid))
         if isinstance(known, Live):
             return mqOutcome(known.state.status, known.state.reason)
+        if known.status is Status.ROLLED_BACK and self._desk.is_marked(_gtrid(otid)):
+            # By its owner, who did not live to say so, or of whom a crash left no word.
+            return _COMMITTED
         return _told(known)
 
     def listDatabases(self) -> mqDatabaseList:

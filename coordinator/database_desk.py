@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from coordinator.database_drivers import DatabaseTrouble
+from coordinator.database_drivers import DatabaseTrouble, NoTable
 from coordinator.database_objects import DatabaseObjects, name_of
 from coordinator.database_recovery import Seen
 from coordinator.databases import Databases, NotRegistered
@@ -28,6 +28,7 @@ from idl.coordination import (
     mqDatabaseSettings,
 )
 from idl.cos import Resource, Status
+from idl.databases import COMMITTED
 from idl.mapping import InvalidValue
 from idl.toml_files import BadFile
 from mqserver.errors import StorageError
@@ -74,9 +75,37 @@ class DatabaseDesk:
         # It is committed, whatever the log had room for: who is not told will ask for the mark.
         return _COMMITTED
 
+    def is_marked(self, gtrid: bytes) -> bool:
+        """Whether a mark commits a transaction of which the log says nothing; nothing is fenced.
+
+        Raises TRANSIENT where a database that may have it says nothing.
+        """
+        if self._objects is None:
+            return False
+        silent: DatabaseTrouble | None = None
+        for registered, seen in self._objects.databases.every():
+            if not seen.facts.identity and seen.is_reachable:
+                # It has no table, and so no marks.
+                continue
+            try:
+                if self._objects.databases.find(registered.name).mark(gtrid) == COMMITTED:
+                    return True
+            except NoTable:
+                continue
+            except DatabaseTrouble as trouble:
+                silent = trouble
+        if silent is not None:
+            told = f"it may be marked as committed in a database that is silent: {silent}"
+            raise system.TRANSIENT(told) from silent
+        return False
+
     def carry_out(self, live: Live, prepared: Sequence[Enlisted]) -> Outcome:
         """The participants of a transaction that has its mark are told to commit, or nothing."""
         told = [each._replace(resource=_NeverRolledBack(each.resource)) for each in prepared]
+        # Those given here ask for the mark; those that registered themselves ask for a decision,
+        # and a version is nowhere but in the log.
+        is_alone = live.parent is None and not live.members and not live.key.version
+        live.is_marked = is_alone
         return self._service.family.commit(live, told)
 
     # --- For operators

@@ -2,8 +2,8 @@
 
 Forced before anybody is told: a decision to commit, a heuristic outcome, a new incarnation. All
 else is written with the next forced write: that a participant is done, that all are, that nobody
-asks for a heuristic any more. To lose such a record costs a repetition, never an outcome. What
-holds:
+asks for a heuristic any more; and what a mark in a database has decided, which is on that one's
+disk. To lose such a record costs a repetition, never an outcome. What holds:
 
 1. When `decide` returns, the decision is on disk. Decisions of several threads share one sync.
 2. Each start has an incarnation of its own, on disk before the first name is issued under it.
@@ -78,6 +78,14 @@ class DecisionLog:
         if version:
             with self._lock:
                 self._versions[application] = max(self.version_of(application), version)
+
+    def note_marked(self, decision: Decision) -> None:
+        """What a mark has decided is written down, and on disk with the next force.
+
+        Lost before that, it is found where the mark is: that is kept until this is on disk.
+        """
+        assert not decision.key.version, "versions are nowhere but in this log"
+        self._append(RecordKind.DECISION, decision_body(decision))
 
     def version_of(self, application: str) -> int:
         """The highest version that is committed on disk; the ledger may be ahead of the disk."""

@@ -24,6 +24,8 @@ class Settings:
     session_s: float = 30.0
     timeout_s_max: float = 86_400.0
     settle_s: float = 0.2
+    # So long what a mark has decided may be written and not on disk.
+    marked_s: float = 0.5
     retry_s: float = 0.1
     retry_s_max: float = 30.0
     transactions_max: int = 100_000
@@ -63,6 +65,8 @@ class Live:
     numbers_given: int = 0
     registered: int = 0
     digest: int = 0
+    # A database's mark has decided it: whoever is in doubt asks for that.
+    is_marked: bool = False
     # The family of a transaction, and who is told of its end: see `family.py`.
     parent: Live | None = None
     children: list[Live] = field(default_factory=list)

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 
 from coordinator.database import Database
-from coordinator.fates import Telling, telling
+from coordinator.fates import Telling, Verdict, telling
 from coordinator.verdicts import Verdicts
 from idl.cos import Status
 from idl.databases import COMMITTED, BranchId
@@ -49,6 +49,9 @@ class Marks:
         """
         database = self._find(name)
         verdict = self._verdicts.of(branch)
+        if verdict is Verdict.COMMITTED:
+            # Told by the owner; the database may be away by now.
+            return Status.COMMITTED
         mark = database.mark(branch.gtrid)
         is_patient = self._age_s(branch.gtrid) < database.registered.grace_s
         told = telling(verdict, mark, is_patient)

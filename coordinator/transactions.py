@@ -66,6 +66,7 @@ class Transactions:
         self._on_failure = on_failure
         self._at_end = at_end
         self._failure: BaseException | None = None
+        self._is_forcing = False
         self._delivery = Delivery(tasks, settings, self.feed)
 
     # --- Finding
@@ -341,14 +342,35 @@ class Transactions:
             members = {number: live.members[number].member for number in named}
         decision = Decision(live.gtrid, live.owner, live.key, members, live.digest)
         try:
-            # After this line the transaction is committed, whatever happens.
-            self._log.decide(decision)
+            if live.is_marked:
+                # It was committed before, by the mark, and who is in doubt will ask for that.
+                self._log.note_marked(decision)
+                self._force_soon()
+            else:
+                # After this line the transaction is committed, whatever happens.
+                self._log.decide(decision)
         except StorageFull as full:
             self.feed(live, Event(Kind.NOT_FORCED, reason=f"the decision was not stored: {full}"))
             return
         except StorageError as failed:
             raise self._fail(failed) from failed
         self.feed(live, Event(Kind.FORCED))
+
+    def _force_soon(self) -> None:
+        """What is written is on disk in a moment: no mark outlives its use for long."""
+        with self.lock:
+            if self._is_forcing:
+                return
+            self._is_forcing = True
+        self.tasks.after(self.settings.marked_s, self._force_all)
+
+    def _force_all(self) -> None:
+        self._is_forcing = False
+        try:
+            self._log.force_all()
+        except StorageError as failed:
+            # Everybody was told, and nothing more is decided.
+            self._fail(failed)
 
     def _force_heuristic(self, live: Live, number: int) -> None:
         found = {p.number: p.heuristic for p in live.state.participants}.get(number)

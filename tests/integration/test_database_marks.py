@@ -5,6 +5,7 @@ The database is SQLite in a file; the coordinator is in this process, and its ti
 
 from __future__ import annotations
 
+import itertools
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,8 @@ from idl.coordination import DatabaseNotFound, mqOutcome, mqParticipant
 from idl.cos import Resource, Status
 from idl.databases import Kind, creation
 from idl.otids import otid_of
+from tests.crash.faults import Crash, Fault, at
+from tests.crash.trace import Synced
 from tests.integration.database_world import World, mark
 from tests.unit.clients.embedded_coordinator import Participant
 
@@ -133,6 +136,95 @@ def test_a_coordinator_that_died_after_the_mark_finds_it(shop: Shop) -> None:
     assert shop.decide(gtrid).status is Status.COMMITTED
 
 
+def test_what_is_told_of_a_mark_costs_no_sync_and_its_loss_costs_nothing(shop: Shop) -> None:
+    gtrid = shop.world.begin()
+    shop.mark(gtrid)
+    before = syncs(shop)
+    assert shop.decide(gtrid).status is Status.COMMITTED
+    assert syncs(shop) == before
+    # What was written of it is lost, and the node had not made its commit durable either.
+    shop.restart()
+    assert shop.world.open() == 0
+    assert shop.asked(gtrid) is Status.COMMITTED
+    assert outcome(shop, gtrid) is Status.COMMITTED
+    assert shop.decide(gtrid).status is Status.COMMITTED
+    assert shop.node.told == ["commit", "commit"]
+
+
+def test_a_mark_whose_loss_nobody_heard_of_is_kept(shop: Shop) -> None:
+    gtrid = shop.world.begin()
+    shop.mark(gtrid)
+    shop.decide(gtrid)
+    shop.restart()
+    _forget_what_is_old(shop)
+    assert shop.asked(gtrid) is Status.COMMITTED
+    shop.world.tasks.pass_time(3600.0)
+    assert shop.asked(gtrid) is Status.COMMITTED
+
+
+def test_a_mark_goes_only_when_the_log_that_replaces_it_is_on_disk(shop: Shop) -> None:
+    gtrid = shop.world.begin()
+    shop.mark(gtrid)
+    shop.decide(gtrid)
+    before = syncs(shop)
+    assert _forget_what_is_old(shop) == {"identity"}
+    assert syncs(shop) > before
+    # There is no mark any more: the log alone must know.
+    shop.restart()
+    assert outcome(shop, gtrid) is Status.COMMITTED
+
+
+def test_a_coordinator_that_stops_at_any_operation_leaves_nobody_without_an_answer(
+    shop: Shop,
+) -> None:
+    """Told of a mark, carried out, forced a moment later, and the mark forgotten."""
+    for step in itertools.count(1):
+        disk = shop.world.disk
+        disk.faults = at(disk.operations + step, Fault.CRASH)
+        gtrid = shop.world.begin()
+        shop.mark(gtrid)
+        told = None
+        try:
+            told = shop.decide(gtrid).status
+            shop.world.settled()
+            _forget_what_is_old(shop)
+            is_crashed = False
+        except Crash:
+            is_crashed = True
+        shop.restart()
+        shop.world.settled()
+        assert told in (Status.COMMITTED, None)
+        # Whoever asks, and however: the client, or the node, which never asks after its commit.
+        assert outcome(shop, gtrid) is Status.COMMITTED
+        if not shop.node.told:
+            assert shop.asked(gtrid) is Status.COMMITTED
+        shop.node.told.clear()
+        assert shop.world.open() == 0
+        if not is_crashed:
+            break
+    assert step >= 3
+
+
+def syncs(shop: Shop) -> int:
+    return sum(isinstance(entry, Synced) for entry in shop.world.disk.trace.entries)
+
+
+def outcome(shop: Shop, gtrid: bytes) -> Status:
+    return shop.world.coordination.getOutcome(otid_of(gtrid)).status
+
+
+def _forget_what_is_old(shop: Shop) -> set[str]:
+    """All rows are old, and the coordinator has looked; those that are left."""
+    connection = sqlite3.connect(shop.path)
+    # SQLite counts whole seconds.
+    connection.execute("UPDATE oncemq_outcome SET at = datetime('now', '-1 hour')")
+    connection.commit()
+    shop.world.look("stock")
+    left = {otid for (otid,) in connection.execute("SELECT otid FROM oncemq_outcome")}
+    connection.close()
+    return left
+
+
 def test_a_coordinator_that_died_before_the_mark_keeps_it_out_once_it_was_asked(
     shop: Shop,
 ) -> None:
@@ -212,14 +304,31 @@ def test_a_mark_is_forgotten_only_when_its_decision_is_on_disk_and_carried_out(s
     shop.decide(told)
     shop.decide(fenced, is_marked=False)
     shop.world.die()
-    # SQLite counts whole seconds.
-    connection = sqlite3.connect(shop.path)
-    connection.execute("UPDATE oncemq_outcome SET at = datetime('now', '-1 hour')")
-    connection.commit()
-    shop.world.look("stock")
-    left = {otid for (otid,) in connection.execute("SELECT otid FROM oncemq_outcome")}
-    connection.close()
-    assert left == {untold.hex(), fenced.hex(), "identity"}
+    assert _forget_what_is_old(shop) == {untold.hex(), fenced.hex(), "identity"}
+
+
+def test_who_asks_for_the_outcome_is_told_what_the_mark_says(shop: Shop) -> None:
+    marked, unmarked = shop.world.begin(), shop.world.begin()
+    shop.mark(marked)
+    shop.world.die()
+    assert outcome(shop, marked) is Status.COMMITTED
+    assert outcome(shop, unmarked) is Status.ROLLED_BACK
+    # To ask has fenced nobody.
+    shop.mark(unmarked)
+    assert outcome(shop, unmarked) is Status.COMMITTED
+
+
+def test_the_outcome_is_not_made_up_where_the_database_is_silent(shop: Shop) -> None:
+    gtrid = shop.world.begin()
+    shop.mark(gtrid)
+    shop.world.die()
+    hidden = shop.path.rename(shop.path.with_suffix(".hidden"))
+    shop.world.restart()
+    with pytest.raises(system.TRANSIENT, match="may be marked as committed in a database"):
+        outcome(shop, gtrid)
+    hidden.rename(shop.path)
+    assert shop.world.look("stock").is_reachable
+    assert outcome(shop, gtrid) is Status.COMMITTED
 
 
 def test_a_database_that_is_not_registered_is_named(shop: Shop) -> None:

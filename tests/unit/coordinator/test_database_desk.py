@@ -7,7 +7,7 @@ import pytest
 
 from coordinator.database_desk import DatabaseDesk
 from coordinator.database_objects import DatabaseObjects
-from coordinator.ledger import Member
+from coordinator.ledger import Key, Member
 from coordinator.live import Enlisted, Live
 from idl.cos import Status
 from mqserver.errors import StorageFull
@@ -48,12 +48,49 @@ def test_those_of_a_marked_transaction_are_told_to_commit() -> None:
     assert world.told == [["commit"], ["commit"]]
 
 
+def test_what_the_mark_has_decided_is_not_forced_and_on_disk_a_moment_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    monkeypatch.setattr(world.service.log, "decide", full)
+    forced: list[bool] = []
+    monkeypatch.setattr(world.service.log, "force_all", lambda: forced.append(True))
+    live = world.service.transactions.find(world.gtrid)
+    assert isinstance(live, Live)
+    assert world.desk.carry_out(live, world.prepared).is_committed
+    assert forced == []
+    world.coordinator.tasks.pass_time(world.service.settings.marked_s)
+    assert forced == [True]
+
+
+def test_a_marked_transaction_with_others_in_it_or_with_a_version_is_forced() -> None:
+    for others in ("a participant that registered itself", "a version"):
+        world = World()
+        live = world.service.transactions.find(world.gtrid)
+        assert isinstance(live, Live)
+        if others == "a version":
+            live.key = Key("billing", 7)
+        else:
+            member = Member("r1", "PYRO:branch/9@in-process:0", "")
+            world.service.transactions.join(live, member, Participant())
+        decided: list[bytes] = []
+        decide = world.service.log.decide
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(
+                world.service.log,
+                "decide",
+                lambda d, a=decide, b=decided: (b.append(d.gtrid), a(d)),
+            )
+            assert world.desk.carry_out(live, world.prepared).is_committed
+        assert decided == [world.gtrid]
+
+
 def test_a_full_log_does_not_roll_back_what_its_mark_has_committed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = World()
     log: Any = world.service.log
-    monkeypatch.setattr(log, "decide", full)
+    monkeypatch.setattr(log, "note_marked", full)
     live = world.service.transactions.find(world.gtrid)
     assert isinstance(live, Live)
     world.desk.carry_out(live, world.prepared)
