@@ -22,11 +22,13 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 from clients.spark.payload_types import INTEGERS, kind_of
 from clients.spark.plain_columns import (
     SHARED_ATOMS,
+    Atom,
     Misfit,
     PlainColumns,
     read_decimal,
     read_instant,
     written_as,
+    written_as_text,
 )
 from clients.spark.times import texts_of_dates, texts_of_times
 
@@ -170,13 +172,13 @@ def _read_key_integer(text: str) -> int:
     return int(text)
 
 
-_FLOAT = written_as(int, float, Decimal, str, read=_read_float)
+_FLOAT = Atom(frozenset((int, float, Decimal, str)), _read_float, as_is=frozenset({float}))
 _ATOMS = SHARED_ATOMS | {
     "float": _FLOAT,
     "double": _FLOAT,
     "decimal": written_as(int, Decimal, str, read=read_decimal),
     "binary": written_as(str, read=_read_bytes),
-    "timestamp": written_as(str, read=read_instant),
+    "timestamp": written_as_text(read_instant),
     **{f"key {name}": written_as(str, read=_read_key_integer) for name in INTEGERS},
 }
 

@@ -8,6 +8,7 @@ a number with a fraction is no integer, a time without a zone is no timestamp.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -31,10 +32,16 @@ class Misfit(Exception):
 
 @dataclass(frozen=True)
 class Atom:
-    """How values of one type without parts are written: as these, and read by this."""
+    """How values of one type without parts are written: as these, and read by this.
+
+    Those of a type in `as_is` need no reading, and `is_cast` tries Arrow's own reading of texts
+    before: it is several times faster, and knows fewer ways to write the same.
+    """
 
     written: frozenset[type]
     read: Callable[[Any], Any] | None = None
+    as_is: frozenset[type] = frozenset()
+    is_cast: bool = False
 
 
 class PlainColumns:
@@ -112,11 +119,14 @@ class PlainColumns:
         )
 
     def _atoms_of(self, values: Sequence[Any], kind: DataType, atom: Atom, where: str) -> pa.Array:
-        _check_kinds(values, atom.written, kind, where)
+        found = _check_kinds(values, atom.written, kind, where)
         read = atom.read
         try:
-            if read is None:
+            if read is None or found <= atom.as_is:
                 return pa.array(values, _arrow(kind))
+            if atom.is_cast:
+                with contextlib.suppress(pa.ArrowInvalid):
+                    return pa.array(values, pa.string()).cast(_arrow(kind))
             return pa.array([None if each is None else read(each) for each in values], _arrow(kind))
         except (ValueError, TypeError, ArithmeticError) as wrong:
             if len(values) == 1:
@@ -134,12 +144,13 @@ def _check_filled(rows: Sequence[Any], values: Sequence[Any], where: str, kind: 
 
 def _check_kinds(
     values: Sequence[Any], written: frozenset[type] | set[type], kind: DataType, where: str
-) -> None:
+) -> set[type]:
     found = set(map(type, values))
     found.discard(_NULL)
     if not found <= written:
         wrong = next(each for each in values if each is not None and type(each) not in written)
         raise Misfit(f"{where} is {_shown(wrong)}, not {_told(kind)}")
+    return found
 
 
 def _shown(value: Any) -> str:
@@ -199,14 +210,19 @@ def written_as(*kinds: type, read: Callable[[Any], Any] | None = None) -> Atom:
     return Atom(frozenset(kinds), read)
 
 
+def written_as_text(read: Callable[[str], Any]) -> Atom:
+    """A date or time that is written as text."""
+    return Atom(frozenset({str}), read, is_cast=True)
+
+
 # What JSON and msgpack share; `key …` are the keys of maps.
 SHARED_ATOMS: dict[str, Atom] = {
     "boolean": written_as(bool),
     **{name: written_as(int) for name in INTEGERS},
     "string": written_as(str),
-    "date": written_as(str, read=date.fromisoformat),
-    "timestamp_ntz": written_as(str, read=read_local),
+    "date": written_as_text(date.fromisoformat),
+    "timestamp_ntz": written_as_text(read_local),
     "void": written_as(),
     "key string": written_as(str),
-    "key date": written_as(str, read=date.fromisoformat),
+    "key date": written_as_text(date.fromisoformat),
 }

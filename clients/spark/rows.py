@@ -31,12 +31,12 @@ from clients.messages import OVERHEAD_BYTES
 from clients.spark.errors import SchemaError
 from clients.spark.headers import (
     HEADER_DDL,
-    HEADERS,
     check_header_read,
     check_header_written,
     read_header,
     written_headers,
 )
+from clients.spark.headers import HEADERS as HEADERS
 from clients.spark.options import Options
 from clients.spark.payloads import PayloadReader, PayloadWriter, payload_reader, payload_writer
 from idl.mq import mqAttribute, mqBatch, mqTaken

@@ -1,4 +1,4 @@
-"""Dates and times of Arrow as text. Whole columns, whatever zone the session has.
+"""Dates and times of Arrow as texts and numbers. Whole columns, whatever zone the session has.
 
 Written are the years 1 to 9999, which every reader knows.
 """
@@ -22,10 +22,15 @@ def texts_of_dates(column: pa.Array) -> pa.Array:
 
 def texts_of_times(column: pa.Array) -> pa.Array:
     """Each time as in 2026-01-31T12:00:00.000000, in UTC if it is an instant."""
+    texts = microseconds_of(column).cast(pa.timestamp("us")).cast(pa.string())
+    return pc.binary_replace_slice(texts, 10, 11, "T")
+
+
+def microseconds_of(column: pa.Array) -> pa.Array:
+    """Each time as its distance from the beginning of 1970."""
     numbers = column.cast(pa.int64())
     _check(numbers, _FIRST_DAY * _DAY_US, (_LAST_DAY + 1) * _DAY_US - 1)
-    texts = numbers.cast(pa.timestamp("us")).cast(pa.string())
-    return pc.binary_replace_slice(texts, 10, 11, "T")
+    return numbers
 
 
 def _check(numbers: pa.Array, low: int, high: int) -> None:
