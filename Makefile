@@ -16,7 +16,7 @@ CHECKSUM := $(shell { cat pyproject.toml tests/setup/venv.sh; \
 READY := $(VENV)/.ready-$(CHECKSUM)
 RUN := $(VENV)/bin/python -m
 
-.PHONY: help test check demo bench model java components clean
+.PHONY: help test check demo bench profile model java components clean
 
 help: ## List the targets (this is the default).
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
@@ -39,6 +39,9 @@ demo: $(READY) ## Show the promise in two minutes.
 bench: $(READY) ## Compare with other queues, or run the benchmarks that ARGS names; FULL=1 takes longer.
 	@benchmarks/peers/setup.sh '$(VENV)'
 	$(RUN) benchmarks $(if $(FULL),--full) $(ARGS)
+
+profile: $(READY) ## Show where the time of one transaction goes: ARGS="--work put|transaction|move|two".
+	$(RUN) benchmarks.profiling $(ARGS)
 
 model: $(READY) ## Check the model of two-phase commit, and that its planted bugs are found.
 	@JAVA_HOME=$$(tests/setup/java.sh '$(VENV)') && export JAVA_HOME && \

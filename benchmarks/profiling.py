@@ -1,0 +1,234 @@
+"""`make profile`: where the time of one transaction goes, by program and by part.
+
+    python -m benchmarks.profiling [--work put|transaction|move|two] [--seconds N]
+
+Coordinator, nodes and client run under the sampling profiler py-spy, which hardly slows them. What
+is shown is processor time: the samples of each part, and the processor time that the system counts
+for each program, divided by the transactions. Waiting for the disk and for each other is not in it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+from rich.console import Console
+from rich.table import Table
+
+import oncemq
+
+HOST = "127.0.0.1"
+PAYLOAD = b"x" * 100
+RATE = 400
+WARM_UP = 200
+SHOWN = 12
+PAUSE_S = 0.3
+END_S_MAX = 60.0
+_ROOT = Path(__file__).resolve().parent.parent
+
+# The first that matches is the part to which a line of a program belongs.
+PARTS = (
+    ("mqserver/storage/disk", "the disk's door: write and sync"),
+    ("mqserver/storage", "storage"),
+    ("mqserver/transactions", "branches and requests"),
+    ("mqserver/interfaces", "the node's interfaces"),
+    ("mqserver", "queues, waiting, arrivals"),
+    ("coordinator", "protocol, decisions, delivery"),
+    ("idl/orb", "connections and frames"),
+    ("idl", "marshalling and dispatch"),
+    ("clients", "the client's library"),
+    ("benchmarks", "the benchmark itself"),
+)
+OTHER = "Python's own library"
+WAITING = ("Condition.wait", "socket.accept", "select", "_EpollSelector", "EpollSelector")
+
+
+def put(near: oncemq.Connection, _: oncemq.Connection) -> None:
+    """A message, a transaction of its own."""
+    near.queue("orders").put(PAYLOAD)
+
+
+def transaction(near: oncemq.Connection, _: oncemq.Connection) -> None:
+    """A transaction of one put."""
+    with near.transaction():
+        near.queue("orders").put(PAYLOAD)
+
+
+def move(near: oncemq.Connection, _: oncemq.Connection) -> None:
+    """A message goes round: got and put in one transaction."""
+    with near.transaction():
+        found = near.queue("orders").get()
+        near.queue("orders").put(PAYLOAD if found is None else found.payload)
+
+
+def two(near: oncemq.Connection, far: oncemq.Connection) -> None:
+    """A message to each of two nodes."""
+    with near.transaction():
+        near.queue("orders").put(PAYLOAD)
+        far.queue("audit").put(PAYLOAD)
+
+
+WORK: dict[str, Callable[[oncemq.Connection, oncemq.Connection], None]] = {
+    "put": put,
+    "transaction": transaction,
+    "move": move,
+    "two": two,
+}
+
+
+class Spied:
+    """A program under the profiler, from its first line to what was found of it."""
+
+    def __init__(self, name: str, folder: Path, module: str, *arguments: str) -> None:
+        self.name = name
+        self._found = folder / f"{name}.txt"
+        command = [_py_spy(), "record", "--format", "raw", "--function", "--rate", str(RATE)]
+        command += ["--output", str(self._found), "--", sys.executable, "-m", module, *arguments]
+        self._process = subprocess.Popen(
+            command,
+            cwd=_ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+        )
+        self.announced = self.listen()
+
+    def listen(self) -> str:
+        """What the program says next."""
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.strip() and not line.startswith("py-spy>"):
+                return line.strip()
+        raise SystemExit(f"{self.name} ended before its time")
+
+    def cpu_s(self) -> float:
+        """The processor time that it has had so far."""
+        [program] = psutil.Process(self._process.pid).children()
+        times = program.cpu_times()
+        return times.user + times.system
+
+    def end(self) -> list[tuple[list[str], int]]:
+        """It has ended; stacks, the outermost call first, and how often each was seen."""
+        for program in psutil.Process(self._process.pid).children():
+            program.send_signal(signal.SIGTERM)
+        self._process.communicate(timeout=END_S_MAX)
+        lines = self._found.read_text().splitlines()
+        split = [line.rpartition(" ") for line in lines]
+        found = [(stack.split(";"), int(count)) for stack, _, count in split if stack]
+        return [(stack, count) for stack, count in found if _is_work(stack)]
+
+
+def main() -> None:
+    """Profiles one kind of work, and shows where its time went."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.profiling", description=__doc__)
+    parser.add_argument("--work", choices=WORK, default="transaction")
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--client", nargs=4, help=argparse.SUPPRESS)
+    said = parser.parse_args()
+    if said.client:
+        _be_client(*said.client)
+        return
+    with tempfile.TemporaryDirectory(prefix="oncemq-profile-", dir="/var/tmp") as folder:
+        _profile(said.work, said.seconds, Path(folder))
+
+
+def _profile(work: str, seconds: float, folder: Path) -> None:
+    quiet = ["--listen", f"{HOST}:0", "--log-level", "error"]
+    data = str(folder / "coordinator")
+    programs = [Spied("coordinator", folder, "coordinator", "--data", data, *quiet)]
+    coordinator = programs[0].announced.rpartition(" ")[2]
+    urls = []
+    for name in ("node", "second node"):
+        place = ["--data", str(folder / name.replace(" ", "-")), "--coordinator", coordinator]
+        programs.append(Spied(name, folder, "mqserver", *place, *quiet))
+        urls.append(f"mq://{programs[-1].announced.rpartition(' ')[2]}")
+    client = Spied("client", folder, "benchmarks.profiling", "--client", work, str(seconds), *urls)
+    programs.append(client)
+    before = [program.cpu_s() for program in programs]
+    count = int(client.listen())
+    wall_us = seconds / count * 1e6
+    used = [program.cpu_s() - was for program, was in zip(programs, before, strict=True)]
+    console = Console()
+    console.print(f"{WORK[work].__doc__} {count:,} of them, {wall_us:,.0f} µs each.")
+    for program, cpu_s in reversed(list(zip(programs, used, strict=True))):
+        stacks = program.end()
+        cpu_us = cpu_s / count * 1e6
+        if cpu_us >= 1:
+            _show(program.name, stacks, cpu_us, console)
+
+
+def _show(name: str, stacks: list[tuple[list[str], int]], cpu_us: float, console: Console) -> None:
+    total = sum(count for _, count in stacks) or 1
+    parts: collections.Counter[str] = collections.Counter()
+    functions: collections.Counter[str] = collections.Counter()
+    for stack, count in stacks:
+        parts[_part_of(stack)] += count
+        functions[stack[-1]] += count
+    title = f"{name}: {cpu_us:,.0f} µs of processor time for each"
+    table = Table(title=title, title_justify="left", title_style="bold")
+    table.add_column("part")
+    table.add_column("µs", justify="right")
+    for part, count in parts.most_common():
+        table.add_row(part, f"{cpu_us * count / total:,.0f}")
+    table.add_section()
+    for function, count in functions.most_common(SHOWN):
+        table.add_row(function, f"{cpu_us * count / total:,.0f}", style="dim")
+    console.print(table)
+
+
+def _is_work(stack: list[str]) -> bool:
+    """Neither the start of the program, nor a thread that waits and is taken for a busy one."""
+    is_start = any("importlib" in frame for frame in stack)
+    return not is_start and not stack[-1].startswith(WAITING)
+
+
+def _part_of(stack: list[str]) -> str:
+    """The part of the innermost line that is ours: what it calls of Python's is done for it."""
+    for frame in reversed(stack):
+        for place, part in PARTS:
+            if f"({place}" in frame or f"/{place}" in frame:
+                return part
+    return OTHER
+
+
+def _py_spy() -> str:
+    found = shutil.which("py-spy") or shutil.which("py-spy", path=str(Path(sys.executable).parent))
+    if found is None:
+        raise SystemExit("py-spy is not installed: pip install py-spy, or `make profile`")
+    return found
+
+
+def _be_client(work: str, seconds: str, near_url: str, far_url: str) -> None:
+    act = WORK[work]
+    with oncemq.connect(near_url) as near, oncemq.connect(far_url) as far:
+        for _ in range(WARM_UP):
+            act(near, far)
+        _say("ready")
+        time.sleep(PAUSE_S)
+        until = time.perf_counter() + float(seconds)
+        count = 0
+        while time.perf_counter() < until:
+            act(near, far)
+            count += 1
+        _say(str(count))
+        # It is ended from outside, once what it has used has been read.
+        time.sleep(END_S_MAX)
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
