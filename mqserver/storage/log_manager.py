@@ -46,6 +46,8 @@ from mqserver.storage.segments import NEW_NAME, Segments
 
 CONTROL_NAME = "control"
 CONTROL_NEW_NAME = "control-new"
+# Files in the directory that people write, and that say nothing of a log.
+SETTINGS_ENDINGS = (".toml", ".toml.new")
 READ_BLOCKS = 2048
 
 
@@ -509,6 +511,9 @@ def _read_slot(data: bytes, at: int) -> Control:
 def refuse_lost_control(disk: Disk) -> None:
     """Raises `Corruption` where there is more than an unfinished creation leaves behind."""
     for name in disk.names():
+        if name.endswith(SETTINGS_ENDINGS):
+            # Written by people, perhaps before the first start.
+            continue
         file = disk.open(name)
         is_used = any(file.read(4, 4)) if is_segment_name(name) else file.size() > 0
         file.close()

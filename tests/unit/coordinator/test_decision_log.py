@@ -151,6 +151,28 @@ def test_wherever_the_first_start_stops_the_next_one_makes_a_log() -> None:
         return
 
 
+def test_a_file_of_settings_may_be_there_before_the_first_start() -> None:
+    text = b'[databases.orders]\ndsn = "sqlite:////srv/orders.db"\n'
+    disk = RecordingDisk({"databases.toml": text})
+    assert _opened(disk).ledger.incarnation == 1
+    assert disk.image()["databases.toml"] == text
+    with pytest.raises(Corruption, match="control is missing, and databases"):
+        _opened(RecordingDisk({"databases.db": text}))
+
+
+def test_what_a_mark_has_decided_is_written_and_not_forced(
+    disk: RecordingDisk, log: DecisionLog
+) -> None:
+    marked = Decision(b"marked", "alice", Key(), {1: STORE})
+    log.note_marked(marked)
+    assert log.ledger.is_committed(b"marked")
+    assert not _opened(_after_power_cut(disk)).ledger.is_committed(b"marked")
+    log.force_all()
+    assert _opened(_after_power_cut(disk)).ledger.is_committed(b"marked")
+    with pytest.raises(AssertionError, match="versions are nowhere but in this log"):
+        log.note_marked(Decision(b"keyed", "alice", Key("billing", 1), {1: STORE}))
+
+
 def test_a_clean_close_keeps_everything_and_lets_another_open(
     disk: RecordingDisk, log: DecisionLog
 ) -> None:
