@@ -117,6 +117,12 @@ def _machine() -> CommandModule:
     return machine
 
 
+def _pipelines() -> CommandModule:
+    from clients.commands import pipeline
+
+    return pipeline
+
+
 def _settings() -> CommandModule:
     from clients.commands import config
 
@@ -142,6 +148,7 @@ ENTRIES: dict[str, Entry] = {
     "admin": Entry("Shows a node, switches it on and off, and stops it.", _admin, True),
     "tx": Entry("Shows transactions and branches in doubt, and ends them.", _transactions, True),
     "database": Entry("Shows and registers databases that take part.", _databases, True),
+    "pipeline": Entry("Runs queues through Spark, one transaction a batch.", _pipelines, True),
     "check": Entry("Examines a store and reports all damage.", _stores),
     "dump": Entry("Prints what is in a store, for people.", _stores),
     "config": Entry("Shows the settings and where each came from.", _settings, True),

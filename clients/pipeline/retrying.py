@@ -9,14 +9,13 @@ or a function do wrong, which would go wrong again. Pure.
 from __future__ import annotations
 
 import re
-from typing import Any
 
-from clients import errors
+from clients.errors import OnceMQError, OutcomeUnknown, RolledBack
 
 PAUSE_S_MIN = 0.25
 PAUSE_S_MAX = 15.0
 
-_OURS = re.compile(r"\bclients\.(?:\w+\.)*errors\.(\w+): ([^\n]*)")
+_OURS = re.compile(r"\bclients\.(?:\w+\.)+([A-Z]\w*): ([^\n]*)")
 _RAISED = re.compile(r"^(?:[\w.]+\.)?([A-Z]\w*(?:Error|Exception)): ([^\n]+)", re.MULTILINE)
 # What Spark says when a process of its own is gone.
 _LOST = (
@@ -34,7 +33,7 @@ _SPARK_IS_GONE = ("SparkContext was shut down", "SparkContext has been shut", "P
 
 def told_by(raised: BaseException) -> tuple[str, str]:
     """The name of the exception of ours that was behind it, and its words; empty if none was."""
-    if isinstance(raised, errors.OnceMQError):
+    if isinstance(raised, OnceMQError):
         return type(raised).__name__, str(raised)
     found = _OURS.findall(str(raised))
     return found[-1] if found else ("", "")
@@ -42,17 +41,25 @@ def told_by(raised: BaseException) -> tuple[str, str]:
 
 def is_passing(raised: BaseException) -> bool:
     """Whether the same batch may succeed when it is tried again, without any change."""
-    if isinstance(raised, errors.OnceMQError):
-        return raised.retryable or isinstance(raised, errors.OutcomeUnknown)
+    if isinstance(raised, OnceMQError):
+        return raised.retryable or isinstance(raised, OutcomeUnknown)
     name, words = told_by(raised)
     if name:
-        kind: Any = getattr(errors, name, None)
-        if kind is errors.RolledBack:
+        kind = _kinds(OnceMQError).get(name, OnceMQError)
+        if kind is RolledBack:
             return "will not help" not in words
-        return bool(kind is not None and (kind.retryable or kind is errors.OutcomeUnknown))
+        return kind.retryable or kind is OutcomeUnknown
     if isinstance(raised, ConnectionError) or any(each in _all(raised) for each in _SPARK_IS_GONE):
         return False
     return any(each in str(raised) for each in _LOST)
+
+
+def _kinds(kind: type[OnceMQError]) -> dict[str, type[OnceMQError]]:
+    """Every exception of ours by its name."""
+    found = {kind.__name__: kind}
+    for each in kind.__subclasses__():
+        found |= _kinds(each)
+    return found
 
 
 def is_spark_gone(raised: BaseException) -> bool:

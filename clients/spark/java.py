@@ -17,9 +17,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -220,8 +221,44 @@ def session(
     builder = SparkSession.Builder().appName(name)
     for key, value in told.items():
         builder = builder.config(key, value)
+    if log is not None:
+        _hush()
     with _standard_error_to(log):
         return builder.getOrCreate()
+
+
+def _hush() -> None:
+    """PySpark prints every error that it raises, too, as a page of JSON; raising is enough.
+
+    And it warns of a pandas that is newer than it knows, which nothing of ours depends on.
+    """
+    from pyspark.logger import PySparkLogger
+
+    warnings.filterwarnings("ignore", category=FutureWarning, message=".*pandas")
+
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).disabled = True
+
+
+@contextlib.contextmanager
+def running(name: str, **said: Any) -> Iterator[SparkSession]:
+    """See `session`. It is stopped at the end, unless this process had one already."""
+    is_ours = not _is_there()
+    spark = session(name, **said)
+    try:
+        yield spark
+    finally:
+        if is_ours:
+            from py4j.java_gateway import Py4JError  # type: ignore[import-untyped]
+
+            # Its Java may be gone.
+            with contextlib.suppress(ConnectionError, Py4JError):
+                spark.stop()
+
+
+def _is_there() -> bool:
+    pyspark = sys.modules.get("pyspark.sql")
+    return pyspark is not None and pyspark.SparkSession.getActiveSession() is not None
 
 
 def slim_home(environment: Mapping[str, str]) -> Path:

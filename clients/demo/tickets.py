@@ -1,17 +1,15 @@
-"""`make demo`: the promise in less than a minute, with real processes that are really killed.
+"""The demo for machines without Spark: two nodes, sellers and billers, all of them killed.
 
     tickets on node A ──sellers──► orders on node B ──billers──► invoices on node A
 
 Each arrow is a transaction over both nodes: what is got at the one is put at the other, or neither
 happens. While sellers and billers work at full speed, they, both nodes and the coordinator are
 killed with `kill -9`, one after the other, and started again. In the end every ticket must have
-become exactly one invoice. A database and Spark join the demo as they come to exist; nothing is
-shown that does not happen.
+become exactly one invoice.
 """
 
 from __future__ import annotations
 
-import argparse
 import collections
 import contextlib
 import itertools
@@ -48,16 +46,10 @@ LOOK_S = 0.2
 STANDARD_INPUT = 0
 
 
-def main() -> int:
-    """Runs the demo, or one of its clients; 0 only if every ticket is exactly one invoice."""
-    parser = argparse.ArgumentParser(prog="python -m clients.demo", description=__doc__)
-    parser.add_argument("--tickets", type=int, default=4000, help="how many (%(default)s)")
-    parser.add_argument("--work", nargs=4, help=argparse.SUPPRESS)
-    said = parser.parse_args()
-    if said.work:
-        work(*said.work)
+def run(tickets: int) -> int:
+    """Runs the demo; 0 only if every ticket is exactly one invoice."""
     with tempfile.TemporaryDirectory(prefix="oncemq-demo-") as folder:
-        demo = Demo(Path(folder), said.tickets)
+        demo = Demo(Path(folder), tickets)
         try:
             return show(demo)
         finally:
@@ -99,7 +91,7 @@ class Client:
 
     def start(self) -> None:
         """It works."""
-        command = [sys.executable, "-m", "clients.demo", "--work", *self._arguments]
+        command = [sys.executable, "-m", "clients.demo.tickets", *self._arguments]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
 
     def kill(self) -> None:
@@ -269,7 +261,7 @@ def _display(demo: Demo, console: Console) -> Iterator[Callable[[], int]]:
         shown.plain = f"{kills} kills so far; {demo.last}{away}" if demo.last else ""
         if demo.last != told and not console.is_terminal:
             told = demo.last
-            print(f"{known:>6} invoices; {told}", flush=True)
+            console.print(f"{known:>6} invoices; {told}", highlight=False)
         return known
 
     if not console.is_terminal:
@@ -305,7 +297,7 @@ def _verdict(demo: Demo, console: Console, seconds: float, is_over: bool) -> int
     console.print(table)
     if is_exact:
         console.print("\nExact: every ticket is one invoice.", style="bold green")
-        console.print("Two nodes, one coordinator, four clients. Spark comes next.")
+        console.print("Two nodes, one coordinator, four clients; without Spark.")
         return 0
     console.print(
         "\nNot exact, or not in time. This must not happen: please report it.", style="red"
@@ -319,4 +311,4 @@ def _left(demo: Demo) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    work(*sys.argv[1:])

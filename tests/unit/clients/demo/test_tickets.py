@@ -1,4 +1,4 @@
-"""The demo's last word: exact only if every ticket is one invoice."""
+"""The last word of the demo without Spark: exact only if every ticket is one invoice."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from unittest import mock
 import pytest
 from rich.console import Console
 
-from clients import demo
-from clients.demo import Demo
+from clients.demo import tickets as demo
+from clients.demo.tickets import Demo
 
 
 def _judged(invoices: list[bytes], is_over: bool = True) -> tuple[int, str]:

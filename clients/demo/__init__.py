@@ -1,0 +1,1 @@
+"""`make demo`: the promise in two minutes, with real processes that are really killed."""
