@@ -3,6 +3,7 @@
 Every backend does the same work in alternating rounds: so many puts, each in a transaction of its
 own, and then as many gets, after which its queue is empty again. The limit is a file that was
 written in full before, so that an append changes nothing but bytes; nothing durable goes below it.
+Where a bar may be out of reach, a program that does no more than it must is measured beside ours.
 The storage in memory is there to show what the contract costs without a disk.
 
 The bars are those of the paged storage. What very many queued messages cost is `storage_depth`.
@@ -12,7 +13,6 @@ The bars are those of the paged storage. What very many queued messages cost is 
 from __future__ import annotations
 
 import importlib.util
-import os
 import tempfile
 import time
 from collections.abc import Callable
@@ -27,7 +27,17 @@ from rich.table import Table
 
 from benchmarks import storage_depth
 from benchmarks.measure import Comparison, Effort, Result, Round, Subject, run, spread
-from benchmarks.storage_depth import BATCH, QUEUE, SMALL_BYTES, Finding, Work, letters, open_paged
+from benchmarks.storage_depth import (
+    BATCH,
+    LARGE_BYTES,
+    QUEUE,
+    SMALL_BYTES,
+    Finding,
+    Work,
+    letters,
+    open_paged,
+)
+from benchmarks.storage_limits import BARE, BARE_TWICE, Bare, BareShared, BareTwice
 from mqserver.storage.contract import NewMessage, QueueSettings, Storage
 from mqserver.storage.memory import MemoryStorage
 
@@ -45,10 +55,8 @@ THREADS_RATIO_MIN = 3.0
 BATCH_RATE_MIN = 200_000.0
 BANDWIDTH_MIN = 0.7
 
-BARE = "bare append"
 PAGED = "paged"
 PAGED_PUT, PAGED_GET = f"{PAGED} put", f"{PAGED} get"
-BARE_FILE_BYTES = 64 * 1024 * 1024
 MICRO = 1e6
 
 
@@ -75,7 +83,7 @@ def study(scratch: Path, is_quick: bool, rounds: int | None, say: Callable[[str]
     report.results.append(run(comparison, Effort(rounds, CALLS_OF_BATCHES), time.perf_counter))
     report.findings.extend(batch_findings(report.results[-1]))
     say(f"{THREADS} threads")
-    report.findings.append(_group_commit(_folder(scratch, "threads"), rounds))
+    report.findings.extend(_group_commit(_folder(scratch, "threads"), rounds))
     say("very many queued messages")
     for finding in storage_depth.findings(scratch, is_quick, rounds):
         say(finding.what)
@@ -105,7 +113,10 @@ def batches(folder: Path) -> Comparison:
 
 
 def _comparison(title: str, folder: Path, messages: list[NewMessage]) -> Comparison:
-    subjects: list[Subject] = [_Bare(folder / "bare", messages)]
+    data = b"".join(message.payload for message in messages)
+    subjects: list[Subject] = [Bare(folder / "bare", data)]
+    if len(messages) == 1 and len(data) == LARGE_BYTES:
+        subjects.append(BareTwice(folder, data))
     for name, opened in _backends(folder).items():
         store = _Store(opened, messages)
         # In this order, so that a round of gets finds what the round of puts before it has left.
@@ -127,36 +138,6 @@ def _open_sqlite(folder: Path) -> Storage:
     from mqserver.storage.sql import SqlStorage
 
     return SqlStorage(f"sqlite:///{folder / 'queues.db'}", "benchmark", time.monotonic)
-
-
-@dataclass
-class _Bare:
-    """Writes the payloads behind those of the call before, from the front again at the end."""
-
-    path: Path
-    messages: list[NewMessage]
-    name: str = BARE
-
-    def start(self) -> None:
-        self._data = b"".join(message.payload for message in self.messages)
-        self._position = 0
-        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        # Zeros and not only room: the first write into allocated room changes the file's map too.
-        zeros = bytes(1024 * 1024)
-        for offset in range(0, BARE_FILE_BYTES, len(zeros)):
-            os.pwrite(self._fd, zeros, offset)
-        os.fsync(self._fd)
-
-    def stop(self) -> None:
-        os.close(self._fd)
-        self.path.unlink()
-
-    def one_call(self) -> None:
-        if self._position + len(self._data) > BARE_FILE_BYTES:
-            self._position = 0
-        os.pwrite(self._fd, self._data, self._position)
-        os.fdatasync(self._fd)
-        self._position += len(self._data)
 
 
 @dataclass
@@ -214,12 +195,17 @@ def single_findings(result: Result, size_bytes: int) -> list[Finding]:
         what = f"p50 of a put of {size_bytes} bytes against a {BARE}"
         unit = "x as long"
         return [Finding(what, ratio.median, unit, SINGLE_RATIO_MAX, False, ratio)]
-    if size_bytes == storage_depth.LARGE_BYTES:
-        pairs = zip(result.rounds[PAGED_PUT], result.rounds[BARE], strict=True)
-        share = spread([put.calls_per_s / bare.calls_per_s for put, bare in pairs])
+    if size_bytes == LARGE_BYTES:
         what = f"bandwidth of puts of {size_bytes:,} bytes against a {BARE}"
-        return [Finding(what, share.median, "x the bandwidth", BANDWIDTH_MIN, True, share)]
+        limit = f"bandwidth of a {BARE_TWICE}, against a {BARE}"
+        return [_bandwidth(result, PAGED_PUT, what), _bandwidth(result, BARE_TWICE, limit)]
     return []
+
+
+def _bandwidth(result: Result, name: str, what: str) -> Finding:
+    pairs = zip(result.rounds[name], result.rounds[BARE], strict=True)
+    share = spread([one.calls_per_s / bare.calls_per_s for one, bare in pairs])
+    return Finding(what, share.median, "x the bandwidth", BANDWIDTH_MIN, True, share)
 
 
 def batch_findings(result: Result) -> list[Finding]:
@@ -233,30 +219,44 @@ def batch_findings(result: Result) -> list[Finding]:
     return [rate(PAGED_PUT), rate(PAGED_GET)]
 
 
-def _group_commit(folder: Path, rounds: int) -> Finding:
+def _group_commit(folder: Path, rounds: int) -> list[Finding]:
+    """How well threads share the disk: ours, and those of a program that does nothing else."""
     storage = open_paged(folder / "paged")
     storage.create_queue(QUEUE, QueueSettings())
     work = Work(storage)
-    with ThreadPoolExecutor(THREADS) as pool:
-        _put_time_s(work, pool, THREADS)
-        ratios = spread(
-            [_put_time_s(work, pool, 1) / _put_time_s(work, pool, THREADS) for _ in range(rounds)]
-        )
-    storage.close()
-    what = f"commits/s of {THREADS} threads against one, a put of {SMALL_BYTES} bytes in each"
-    return Finding(what, ratios.median, "x as many", THREADS_RATIO_MIN, True, ratios)
-
-
-def _put_time_s(work: Work, pool: ThreadPoolExecutor, threads: int) -> float:
-    """How long so many threads take for the same number of puts."""
     message = letters(SMALL_BYTES)
+    limit = BareShared(folder / "shared")
+    limit.start()
+    actions = (lambda: work.put(message), limit.one_call)
+    with ThreadPoolExecutor(THREADS) as pool:
+        for action in actions:
+            _time_s(action, pool, THREADS)
+        ratios = [[_share(action, pool) for action in actions] for _ in range(rounds)]
+    limit.stop()
+    storage.close()
+    ours = f"commits/s of {THREADS} threads against one, a put of {SMALL_BYTES} bytes in each"
+    bare = f"the same of a program whose {THREADS} threads do nothing but share a write and a sync"
+    spreads = [spread(each) for each in zip(*ratios, strict=True)]
+    return [
+        Finding(what, each.median, "x as many", THREADS_RATIO_MIN, True, each)
+        for what, each in zip((ours, bare), spreads, strict=True)
+    ]
 
-    def put_share() -> None:
+
+def _share(action: Callable[[], None], pool: ThreadPoolExecutor) -> float:
+    """How many times as often many threads do it as one."""
+    return _time_s(action, pool, 1) / _time_s(action, pool, THREADS)
+
+
+def _time_s(action: Callable[[], None], pool: ThreadPoolExecutor, threads: int) -> float:
+    """How long so many threads take to do it equally often."""
+
+    def do_share() -> None:
         for _ in range(CALLS_OF_THREADS // threads):
-            work.put(message)
+            action()
 
     begin = time.perf_counter()
-    for done in [pool.submit(put_share) for _ in range(threads)]:
+    for done in [pool.submit(do_share) for _ in range(threads)]:
         done.result()
     return time.perf_counter() - begin
 

@@ -14,6 +14,7 @@ What holds of the measuring:
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import subprocess
@@ -23,7 +24,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.measure import Spread, spread
@@ -39,8 +40,10 @@ BATCH = 1000
 SHALLOW = 1_000
 DEEP = 1_000_000
 DEEP_QUICK = 100_000
-BATCHES_PER_ROUND = 20
+BATCHES_PER_ROUND = 40
 SINGLES_PER_ROUND = 100
+# How often younger objects are looked through before the oldest are; Python's own number is 10.
+RARELY = 10_000
 LARGE_COUNT = 100
 
 FLAT_MIN = 0.8
@@ -199,13 +202,20 @@ def _serve(folder: Path) -> None:
         "visible": lambda _: float(storage.queue(QUEUE).visible),
         "memory": lambda _: float(_resident_bytes()),
         "fill": lambda count: _timed(lambda: _fill(work, count)),
+        "collect old objects": _collect_old,
         "batches": lambda count: _timed(_pairs(work, BATCH), count),
         "singles": lambda count: _timed(_pairs(work, 1), count),
     }
     # Whoever started this process holds the other end, and lets go of it even when it is killed.
     for line in sys.stdin:
-        order, number = line.split()
+        order, number = line.rsplit(maxsplit=1)
         print(orders[order](int(number)), flush=True)
+
+
+def _collect_old(often: int) -> float:
+    young, middle, _ = gc.get_threshold()
+    gc.set_threshold(young, middle, often)
+    return 0.0
 
 
 def _fill(work: Work, count: int) -> None:
@@ -259,6 +269,12 @@ def findings(scratch: Path, is_quick: bool, rounds: int) -> Iterator[Finding]:
         )
         yield _flatness(shallow, deep, "batches", BATCHES_PER_ROUND, depth, rounds)
         yield _flatness(shallow, deep, "singles", SINGLES_PER_ROUND, depth, rounds)
+        # Last, since it lasts: what the storage itself costs, without the interpreter's collector.
+        for worker in (shallow, deep):
+            worker.ask("collect old objects", RARELY)
+        unburdened = _flatness(shallow, deep, "batches", BATCHES_PER_ROUND, depth, rounds)
+        what = f"{unburdened.what}, in processes that collect old objects rarely"
+        yield replace(unburdened, what=what)
     yield _restart(scratch / "deep", depth)
     yield _shrinking(scratch / "large")
 

@@ -7,6 +7,7 @@ import pytest
 from benchmarks import storage, storage_depth
 from benchmarks.measure import Comparison, Result, Round, Spread
 from benchmarks.storage_depth import Finding, Work, letters
+from benchmarks.storage_limits import BARE, BARE_TWICE
 from mqserver.storage.contract import QueueSettings
 from mqserver.storage.memory import MemoryStorage
 
@@ -43,16 +44,21 @@ def result(put_s: float, bare_s: float) -> Result:
     """One round of puts and one of bare appends, whose calls took so long."""
     rounds: dict[str, tuple[Round, ...]] = {
         name: (Round(p50_s=took_s, p99_s=took_s, calls_per_s=1 / took_s),)
-        for name, took_s in ((storage.PAGED_PUT, put_s), (storage.BARE, bare_s))
+        for name, took_s in (
+            (storage.PAGED_PUT, put_s),
+            (BARE, bare_s),
+            (BARE_TWICE, bare_s * 2),
+        )
     }
-    return Result(Comparison("work", (), storage.BARE, skipped="made by hand"), rounds)
+    return Result(Comparison("work", (), BARE, skipped="made by hand"), rounds)
 
 
 def test_the_smallest_put_is_held_against_time_and_the_largest_against_bandwidth() -> None:
     (small,) = storage.single_findings(result(0.003, 0.002), storage_depth.SMALL_BYTES)
-    (large,) = storage.single_findings(result(0.003, 0.002), storage_depth.LARGE_BYTES)
+    large, limit = storage.single_findings(result(0.003, 0.002), storage_depth.LARGE_BYTES)
     assert (small.value, small.is_reached) == (1.5, False)
     assert large.value == pytest.approx(2 / 3)
+    assert limit.value == pytest.approx(1 / 2)
     assert not large.is_reached
     assert storage.single_findings(result(0.003, 0.002), 1_000) == []
 
@@ -61,7 +67,7 @@ def test_gets_follow_the_puts_whose_messages_they_take() -> None:
     # Nothing is opened before it is started, so the folder need not be there.
     comparison = storage.batches(Path("nowhere"))
     names = [subject.name for subject in comparison.subjects]
-    assert names[:5] == [storage.BARE, "memory put", "memory get", "paged put", "paged get"]
+    assert names[:5] == [BARE, "memory put", "memory get", "paged put", "paged get"]
 
 
 def test_a_get_that_finds_too_little_is_an_error() -> None:

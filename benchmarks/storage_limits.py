@@ -1,0 +1,119 @@
+"""What a bare file gives: the limits that the storages of `storage` are held against.
+
+`Bare` is what any durable write takes: an append and an `fdatasync`, in a file that was written in
+full before, so that an append changes nothing but bytes. The other two do no more either, and show
+how far a bar can be reached at all in the run that they are part of: `BareTwice` has large payloads
+on disk before the record that names them, `BareShared` lets threads share a write and a sync.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+BARE = "bare append"
+BARE_TWICE = "bare append, then a record in another file"
+BARE_FILE_BYTES = 64 * 1024 * 1024
+RECORD_BYTES = 512
+
+
+def _written_file(path: Path) -> int:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    # Zeros and not only room: the first write into allocated room changes the file's map too.
+    zeros = bytes(1024 * 1024)
+    for offset in range(0, BARE_FILE_BYTES, len(zeros)):
+        os.pwrite(fd, zeros, offset)
+    os.fsync(fd)
+    return fd
+
+
+@dataclass
+class Bare:
+    """Writes the data behind that of the call before, from the front again at the end."""
+
+    path: Path
+    data: bytes
+    name: str = BARE
+
+    def start(self) -> None:
+        """The file is there, and full of zeros."""
+        self._position = 0
+        self._fd = _written_file(self.path)
+
+    def stop(self) -> None:
+        """There is no such file."""
+        os.close(self._fd)
+        self.path.unlink()
+
+    def one_call(self) -> None:
+        """The data is on disk."""
+        if self._position + len(self.data) > BARE_FILE_BYTES:
+            self._position = 0
+        os.pwrite(self._fd, self.data, self._position)
+        os.fdatasync(self._fd)
+        self._position += len(self.data)
+
+
+class BareTwice:
+    """The data is on disk, and then a record in another file."""
+
+    def __init__(self, folder: Path, data: bytes) -> None:
+        self.name = BARE_TWICE
+        self._files = (
+            Bare(folder / "bare-pages", data),
+            Bare(folder / "bare-log", bytes(RECORD_BYTES)),
+        )
+
+    def start(self) -> None:
+        """Both files are there."""
+        for file in self._files:
+            file.start()
+
+    def stop(self) -> None:
+        """Neither file is there."""
+        for file in self._files:
+            file.stop()
+
+    def one_call(self) -> None:
+        """Both are on disk, one after the other."""
+        for file in self._files:
+            file.one_call()
+
+
+class BareShared:
+    """A record is on disk, written alone or together with those of other threads.
+
+    Whoever has the turn writes for all who came since the turn before. So little Python is done
+    here that threads of one interpreter can hardly share a sync faster.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = Bare(path, b"")
+        self._lock = threading.Lock()
+        self._turn = threading.Lock()
+        # What the next turn will write.
+        self._waiting: list[bytes] = []
+
+    def start(self) -> None:
+        """The file is there."""
+        self._file.start()
+
+    def stop(self) -> None:
+        """There is no such file."""
+        self._file.stop()
+
+    def one_call(self) -> None:
+        """This thread's record is on disk."""
+        with self._lock:
+            mine = self._waiting
+            mine.append(bytes(RECORD_BYTES))
+        with self._turn:
+            with self._lock:
+                if mine is not self._waiting:
+                    # Somebody has written it meanwhile.
+                    return
+                self._waiting = []
+            self._file.data = b"".join(mine)
+            self._file.one_call()
