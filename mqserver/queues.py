@@ -387,7 +387,7 @@ class Queues:
             most = min(count - len(found), max(1, room // max(1, known.largest)))
             step = more(found, most)
             found += step
-            if len(step) < most:
+            if len(step) < most or len(found) >= count:
                 break
             size += sum([weight(message.payload, message.attributes) for message in step])
         return found

@@ -9,6 +9,7 @@ task, and is removed by the commit. Nothing is removed by reading, ever.
 
 from __future__ import annotations
 
+import contextlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
@@ -26,14 +27,15 @@ from pyspark.sql.types import StructType
 
 from clients import structs
 from clients.connection import Connection
-from clients.errors import ConnectionLost, Timeout
-from clients.nodes import Node
+from clients.errors import RAISED, ConnectionLost, OnceMQError, Timeout, translated
+from clients.nodes import LOST, Node
 from clients.spark.options import Options, Role, read_options
 from clients.spark.rows import HEADERS, decoder_for
 from clients.spark.sharing import connection_of
 from clients.spark.slices import Span, divided, key_ranges, last_key, partitions_for
 from idl.mq import mqAttribute, mqBatch, mqSelection, mqTaken
 from idl.otids import parse_shown, show
+from idl.proxies import started
 
 # Messages in one call. An answer ends sooner where they are large.
 AT_ONCE = 5000
@@ -44,6 +46,8 @@ NUMBER_MAX = 2**16 - 1
 PAUSE_S = 0.2
 
 T = TypeVar("T")
+# A method of a node and its arguments.
+Request = tuple[Any, ...]
 
 
 def selection_of(options: Options) -> mqSelection:
@@ -198,15 +202,19 @@ class BrowseReader(DataSourceReader):
         node, queue = node_of(self._options), self._options.queue
         low, high = partition.value
         after, end = key_text(low - 1), key_text(high)
-        while after < end:
+
+        def request(after: str) -> Request:
             most = min(AT_ONCE, int(end) - int(after))
-            taken = patiently(node, node.calls.browse, queue, self._selection, after, most)
+            return node.calls.browse, queue, self._selection, after, most
+
+        def following(taken: mqTaken) -> Request | None:
+            is_over = not taken.keys or taken.keys[-1] >= end
+            return None if is_over else request(taken.keys[-1])
+
+        for taken in answers(node, request(after), following):
             inside = bisect_right(taken.keys, end)
             if inside:
                 yield self._decoder.record_batch(first_of(taken, inside))
-            if inside < len(taken.keys) or not taken.keys:
-                return
-            after = taken.keys[-1]
 
 
 class FilteringReader(BrowseReader):
@@ -265,14 +273,11 @@ class LockedReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The rows of a piece, in the order of the list."""
         node, gtrid = node_of(self._options), parse_shown(self._options.transaction)
-        for name, start, stop in partition.value:
-            branch = structs.branch(gtrid, name, None)
-            while start < stop:
-                most = min(start + AT_ONCE, stop)
-                taken = patiently(node, node.calls.fetchLocked, branch, name, start, most)
-                assert taken.keys, f"list {name} ends at {start}, not at {stop}"
+        for span in partition.value:
+            branch = structs.branch(gtrid, span.name, None)
+            asked = (node.calls.fetchLocked, branch, span.name)
+            for taken in answers_of_list(node, asked, span.start, span.stop):
                 yield self._decoder.record_batch(taken)
-                start += len(taken.keys)
 
 
 # --- What they have in common --------------------------------------------------------------------
@@ -304,6 +309,55 @@ def patiently(node: Node, method: Callable[..., T], *arguments: object) -> T:
             if node.clock() + PAUSE_S >= deadline:
                 raise
         node.sleep(PAUSE_S)
+
+
+def asked(node: Node, method: Callable[..., T], *arguments: object) -> Callable[[], T]:
+    """The question is under way, if it can be; the function waits for the answer."""
+    waiting = started(method, *arguments)
+
+    def answer() -> T:
+        if waiting is None:
+            return patiently(node, method, *arguments)
+        try:
+            return waiting()
+        except LOST:
+            return patiently(node, method, *arguments)
+        except RAISED as failed:
+            raise translated(failed, node.where) from failed
+
+    return answer
+
+
+def answers(
+    node: Node, first: Request, following: Callable[[mqTaken], Request | None]
+) -> Iterator[mqTaken]:
+    """All answers, the node being at work on the next one while one is looked at."""
+    waiting: Callable[[], mqTaken] | None = asked(node, *first)
+    try:
+        while waiting is not None:
+            taken, waiting = waiting(), None
+            more = following(taken)
+            if more is not None:
+                waiting = asked(node, *more)
+            yield taken
+    finally:
+        if waiting is not None:
+            # Nobody wants it any more, but it is on its way.
+            with contextlib.suppress(OnceMQError):
+                waiting()
+
+
+def answers_of_list(node: Node, question: Request, start: int, stop: int) -> Iterator[mqTaken]:
+    """The messages of a list between these positions."""
+    at = start
+
+    def following(taken: mqTaken) -> Request | None:
+        nonlocal at
+        assert taken.keys, f"the list ends at {at}, not at {stop}"
+        at += len(taken.keys)
+        return (*question, at, min(at + AT_ONCE, stop)) if at < stop else None
+
+    return answers(node, (*question, at, min(at + AT_ONCE, stop)), following)
 
 
 def key_text(key: int) -> str:

@@ -34,7 +34,7 @@ from clients.spark.errors import OptionError
 from clients.spark.options import Options, Role, read_options
 from clients.spark.rows import decoder_for
 from clients.spark.slices import Span, divided, partitions_for
-from clients.spark.source import AT_ONCE, node_of, patiently, selection_of, settled
+from clients.spark.source import answers_of_list, node_of, selection_of, settled
 from idl import mq, system
 from idl.proxies import new_request_id
 
@@ -199,13 +199,10 @@ class ReservationReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The rows of a piece, in the order of the queue."""
         node = node_of(self._options)
         holder, spans = partition.value
-        for name, start, stop in spans:
-            while start < stop:
-                most = min(start + AT_ONCE, stop)
-                taken = patiently(node, node.calls.fetchReserved, holder, int(name), start, most)
-                assert taken.keys, f"reservation {name} ends at {start}, not at {stop}"
+        for span in spans:
+            asked = (node.calls.fetchReserved, holder, int(span.name))
+            for taken in answers_of_list(node, asked, span.start, span.stop):
                 yield self._decoder.record_batch(taken)
-                start += len(taken.keys)
 
 
 def _rows_of(limit: ReadLimit) -> int:
