@@ -158,4 +158,5 @@ def _policy(limits: Limits, frame_bytes_max: int, *kinds: int) -> Policy:
         flags_allowed=frames.HAS_REQUEST_ID | frames.EXCEPTION,
         frame_bytes_max=frame_bytes_max,
         annotation_bytes_max=limits.annotation_bytes_max,
+        start=frames.start_of(kinds[0]),
     )

@@ -70,14 +70,21 @@ _TRANSACTION = b"OMQT"
 _HEADER = struct.Struct("!4sHBBHHII16sHH")
 _ANNOTATION = struct.Struct("!4sI")
 _DIGEST_ANNOTATION = struct.Struct("!4sII")
+# All of that as most frames have it: the first four fields are the same for all of a kind.
+_START = struct.Struct("!4sHBB")
+_USUAL = struct.Struct("!8sHHII16sHH8sI")
 _HEADER_BYTES = _HEADER.size
 _DIGEST_BYTES = _DIGEST_ANNOTATION.size
 # Looked up once: each is used with every frame.
 _pack_header, _unpack_header = _HEADER.pack, _HEADER.unpack_from
+_pack_usual, _unpack_usual = struct.Struct("!8sHHII16sHH").pack, _USUAL.unpack_from
 _pack_digest, _unpack_digest = _DIGEST_ANNOTATION.pack, _DIGEST_ANNOTATION.unpack_from
 _crc32 = zlib.crc32
 _AT_ONCE = socket.MSG_DONTWAIT
-assert _HEADER.size + _DIGEST_ANNOTATION.size == 0x34
+_USUAL_BYTES = _USUAL.size
+_DIGEST_START = _ANNOTATION.pack(_DIGEST, 4)
+_new_tuple = tuple.__new__
+assert _HEADER.size + _DIGEST_ANNOTATION.size == _USUAL.size == 0x34
 
 # What a socket that does not block says when it would have to.
 _NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
@@ -103,8 +110,16 @@ class Frame(NamedTuple):
     flags: int
     seq: int
     request_id: bytes
-    body: memoryview
+    body: bytes | memoryview
     transaction: bytes
+
+
+def start_of(kind: int) -> bytes:
+    """What all frames of a kind begin with."""
+    return _START.pack(_TAG, _VERSION, kind, MSGPACK)
+
+
+_STARTS = {kind: start_of(kind) for kind in (CONNECT, CONNECTED, NOT_CONNECTED, INVOKE, RESULT)}
 
 
 def encode(
@@ -112,11 +127,8 @@ def encode(
 ) -> bytes:
     """The bytes of a frame, with the digest over all that the two sides must agree on."""
     beside = _ANNOTATION.pack(_TRANSACTION, len(transaction)) + transaction if transaction else b""
-    header = _pack_header(
-        _TAG,
-        _VERSION,
-        kind,
-        MSGPACK,
+    header = _pack_usual(
+        _STARTS[kind],
         flags | HAS_REQUEST_ID,
         seq,
         len(body),
@@ -155,6 +167,31 @@ class Stream:
     def receive(self, policy: Policy, deadline: float, message_s: float | None = None) -> Frame:
         """The next frame, by the deadline; with `message_s` it begins by then and ends so soon."""
         data = self._ahead or self._piece(READ_AHEAD_BYTES, deadline)
+        if len(data) >= _USUAL_BYTES:
+            start, flags, seq, size, beside_size, request_id, _, magic, digest_start, digest = (
+                _unpack_usual(data)
+            )
+            # Whole, of the kind that is waited for, and with nothing beside its digest.
+            if (
+                size == len(data) - _USUAL_BYTES
+                and start == policy.start
+                and not flags & ~policy.flags_allowed
+                and beside_size == _DIGEST_BYTES
+                and size + _DIGEST_BYTES <= policy.frame_bytes_max
+                and magic == _MAGIC
+                and digest_start == _DIGEST_START
+            ):
+                whole = data[_USUAL_BYTES:]
+                if _crc32(whole, _crc32(data[:_HEADER_BYTES])) == digest:
+                    self._ahead = b""
+                    flags &= ~HAS_REQUEST_ID
+                    return _new_tuple(Frame, (start[6], flags, seq, request_id, whole, b""))
+        return self._received(data, policy, deadline, message_s)
+
+    def _received(
+        self, data: bytes, policy: Policy, deadline: float, message_s: float | None
+    ) -> Frame:
+        """The same for a frame of which so much is here, whatever it looks like."""
         if len(data) < _HEADER_BYTES:
             if message_s is not None:
                 deadline = time.monotonic() + message_s

@@ -49,12 +49,14 @@ class Policy(NamedTuple):
     flags_allowed: int
     frame_bytes_max: int
     annotation_bytes_max: int
+    # What the usual ones begin with, kind and serializer included: they need no longer look.
+    start: bytes = b""
 
 
 def judge(header: Header | tuple[int, int, int, int, int], policy: Policy) -> str | None:
     """Why the frame is refused, or None when its payload may be read."""
     kind, serializer, flags, data_bytes, annotation_bytes = header
-    kinds, expected, flags_allowed, frame_bytes_max, annotation_bytes_max = policy
+    kinds, expected, flags_allowed, frame_bytes_max, annotation_bytes_max, _ = policy
     if kind not in kinds:
         return f"message type {kind}"
     if serializer != expected:

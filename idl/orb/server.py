@@ -113,6 +113,7 @@ class Server:
             flags_allowed=frames.HAS_REQUEST_ID,
             frame_bytes_max=frame_bytes_max,
             annotation_bytes_max=self._limits.annotation_bytes_max,
+            start=frames.start_of(kind),
         )
 
     # --- Letting peers in

@@ -25,6 +25,7 @@ POLICY = Policy(
     flags_allowed=frames.HAS_REQUEST_ID,
     frame_bytes_max=10_000_000,
     annotation_bytes_max=4096,
+    start=frames.start_of(frames.INVOKE),
 )
 
 
@@ -227,3 +228,42 @@ def test_a_body_that_announces_or_holds_too_much_is_unreadable(body: bytes) -> N
         assert len(wire.unpack(body)) == 65535
     with pytest.raises(wire.Unreadable):
         wire.unpack_call(body)
+
+
+@pytest.mark.parametrize("start", [b"", frames.start_of(frames.INVOKE)])
+def test_the_usual_frame_is_the_same_however_it_is_looked_at(
+    pair: tuple[frames.Stream, frames.Stream], start: bytes
+) -> None:
+    sender, receiver = pair
+    sender.send(frames.encode(frames.INVOKE, 9, KEY, b"a body"), soon())
+    frame = receiver.receive(POLICY._replace(start=start), soon())
+    assert (*frame[:4], bytes(frame.body), frame.transaction) == (
+        frames.INVOKE,
+        0,
+        9,
+        KEY,
+        b"a body",
+        b"",
+    )
+
+
+@pytest.mark.parametrize("position", range(0x34 + 6))
+def test_a_usual_frame_of_which_a_byte_has_changed_is_refused(
+    pair: tuple[frames.Stream, frames.Stream], position: int
+) -> None:
+    sender, receiver = pair
+    data = bytearray(frames.encode(frames.INVOKE, 9, KEY, b"a body"))
+    data[position] ^= 1
+    sender.send(bytes(data), soon())
+    sender.close()
+    with pytest.raises((frames.Refused, ConnectionResetError)):
+        receiver.receive(POLICY, soon())
+
+
+def test_a_usual_frame_that_is_too_large_is_refused(
+    pair: tuple[frames.Stream, frames.Stream],
+) -> None:
+    sender, receiver = pair
+    sender.send(frames.encode(frames.INVOKE, 0, KEY, b"x" * 100), soon())
+    with pytest.raises(frames.Refused, match="112 bytes"):
+        receiver.receive(POLICY._replace(frame_bytes_max=111), soon())
