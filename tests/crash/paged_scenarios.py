@@ -72,7 +72,7 @@ def _small_puts(work: Work) -> None:
 def _large_puts(work: Work) -> None:
     work.do("create_queue", "q", PLAIN)
     work.put("q", message("large 1", 700))
-    work.put("q", message("large 2", 1500), message("small", 20), message("large 3", 650))
+    work.put("q", message("large 2", 1520), message("small", 20), message("large 3", 650))
     work.get("q", 1)
     work.put("q", message("large 4", 720))
     left_out = work.branch()
