@@ -128,12 +128,11 @@ def begin(
 ) -> Begun:
     """A transaction that lives so long at most; under a key, the one that is under way there.
 
-    Under a key, a version that is not above the last that was committed is committed. Versions
-    count from 0 here, since batches of a stream do.
+    Versions count from 1. One that is not above the last that was committed is committed.
     """
     deciding = connection.deciding()
     coordinator = _coordinator(connection, deciding)
-    key = key_of(application, version)
+    key = mqTransactionKey(application, version)
 
     def ask() -> mqBegun:
         return coordinator.beginOrJoin(0, key, max(1, round(timeout_s)))
@@ -166,17 +165,12 @@ def begin_alone(
     return begun
 
 
-def key_of(application: str, version: int) -> mqTransactionKey:
-    """The key as the coordinator has it, whose versions count from 1; none without a name."""
-    return mqTransactionKey(application, version + 1 if application else 0)
-
-
 def last_version(connection: Connection, application: str) -> int:
-    """The highest version of the application that was committed, -1 when there is none."""
+    """The highest version of the application that was committed, 0 when there is none."""
     deciding = connection.deciding()
     coordinator = _coordinator(connection, deciding)
     try:
-        return _insist(connection, lambda: coordinator.getVersion(application), BEGIN_S) - 1
+        return _insist(connection, lambda: coordinator.getVersion(application), BEGIN_S)
     except RAISED as failed:
         raise translated(failed, deciding.where) from failed
 

@@ -7,8 +7,7 @@
 
 Nothing that an attempt sees proves that its rows will count: its input may have ended early because
 what was before it failed. So only the committer decides, and everything that nobody named is
-rolled back. Within a user's own transaction the writer neither begins nor ends: it tells the owner
-which votes were accepted.
+rolled back. A write that is part of a larger transaction is `JobTransaction.write`, and not this.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ from pyspark.sql.types import StructType
 
 from clients.connection import Connection
 from clients.errors import OnceMQError
-from clients.spark.accepted import write_accepted
 from clients.spark.attempts import Attempt, Vote, branch_name
 from clients.spark.errors import OptionError
 from clients.spark.options import Options
@@ -37,7 +35,7 @@ from clients.spark.sharing import (
     give_up,
 )
 from clients.transaction import Outcome
-from idl.otids import parse_shown, show
+from idl.otids import show
 
 log = logging.getLogger("oncemq.spark")
 
@@ -49,14 +47,10 @@ class QueueWriter(DataSourceArrowWriter):
     """Writes the rows of one DataFrame. Made in the planner; it pickles."""
 
     def __init__(self, schema: StructType, options: Options) -> None:
+        check_alone(options)
         self._encoder = encoder_for(schema, options)
         connection = connection_of(options)
         self._options = settled(options, connection)
-        self._is_owner = not options.transaction
-        self._is_skipped = False
-        if not self._is_owner:
-            self._gtrid = parse_shown(options.transaction)
-            return
         version = options.txn_version or 0
         begun = begin_alone(connection, options.transaction_timeout, options.txn_app_id, version)
         self._gtrid = begun.gtrid
@@ -86,9 +80,6 @@ class QueueWriter(DataSourceArrowWriter):
         votes = votes_of(messages)
         if self._is_skipped:
             return
-        if not self._is_owner:
-            write_accepted(self._options.accept_file, votes)
-            return
         try:
             decide(connection_of(self._options), self._gtrid, branches_of(votes))
         except CommittedByAnother as other:
@@ -98,8 +89,19 @@ class QueueWriter(DataSourceArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """The transaction is rolled back, by its name: votes may be missing, branches exist."""
-        if self._is_owner and not self._is_skipped:
+        if not self._is_skipped:
             give_up_quietly(self._options, self._gtrid)
+
+
+def check_alone(options: Options) -> None:
+    """Raises for options that do not fit a write which is a transaction of its own."""
+    if options.transaction:
+        raise OptionError(
+            "a write within a transaction goes through it: tx.write(frame, queue), where tx is "
+            "oncemq.spark.transaction(spark, url)"
+        )
+    if options.txn_app_id and not options.txn_version:
+        raise OptionError("txnVersion counts from 1: add 1 to the number of a batch")
 
 
 def settled(options: Options, connection: Connection) -> Options:

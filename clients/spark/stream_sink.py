@@ -50,7 +50,8 @@ class QueueStreamWriter(DataSourceStreamArrowWriter):
         connection = connection_of(options)
         query, batch = running_batch()
         application = options.txn_app_id or query
-        begun = begin(connection, options.transaction_timeout, application, batch)
+        # Batches count from 0, versions from 1.
+        begun = begin(connection, options.transaction_timeout, application, batch + 1)
         if begun.is_committed:
             return SKIPPED
         return put_rows(connection, begun.gtrid, options.queue, self._encoder, iterator)
