@@ -40,11 +40,28 @@ from benchmarks.peers import report as peers
 from benchmarks.peers.study import study
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "BENCHMARKS.md"
+
+
+def _spark_source(setting: Setting) -> list[Comparison]:
+    # Spark need not be installed for the others.
+    from benchmarks import spark_source
+
+    return spark_source.comparisons(setting)
+
+
+def _spark_sink(setting: Setting) -> list[Comparison]:
+    from benchmarks import spark_sink
+
+    return spark_sink.comparisons(setting)
+
+
 BENCHMARKS: dict[str, Callable[[Setting], list[Comparison]]] = {
     "orb": orb.comparisons,
     "coordinator": coordinator.comparisons,
     "node": node.comparisons,
     "databases": databases.comparisons,
+    "spark-source": _spark_source,
+    "spark-sink": _spark_sink,
 }
 # Studies of their own: their rounds are short and many, and some of them are no comparisons.
 STORAGE = "storage"

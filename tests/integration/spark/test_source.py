@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -135,6 +136,35 @@ def test_a_task_whose_process_dies_reads_the_same_again(
     frame = look(spark, server, queue, "dying", partitions=2, deaths=tmp_path)
     assert sorted(bytes(row.value) for row in frame.collect()) == sorted(payloads)
     assert left_of(tmp_path) == []
+
+
+def test_a_node_that_is_away_for_a_moment_is_waited_for(spark: Any, server: World) -> None:
+    queue = server.new_queue()
+    fill(server, queue, 6000)
+    frame = look(spark, server, queue, partitions=2)
+    assert frame.count() == 6000
+    server.node.kill()
+    back = threading.Timer(1.0, server.start_again)
+    back.start()
+    try:
+        assert frame.count() == 6000
+    finally:
+        back.join()
+
+
+def test_the_order_of_a_key_can_be_kept_with_several_partitions(spark: Any, server: World) -> None:
+    queue, copy = server.new_queue(), server.new_queue()
+    server.connection.queue(queue).put_many(
+        [oncemq.Message(b"%d" % n, group=1 + n % 3) for n in range(3000)]
+    )
+    rows = look(spark, server, queue, partitions=4).repartition(2, "group")
+    rows = rows.sortWithinPartitions("key").select("value", "group")
+    writer = rows.write.format("oncemq").option("url", server.url).option("queue", copy)
+    writer.mode("append").save()
+    found = list(server.connection.queue(copy).browse(limit=None))
+    for group in (1, 2, 3):
+        ours = [int(message.payload) for message in found if message.group == group]
+        assert ours == list(range(group - 1, 3000, 3))
 
 
 @pytest.mark.parametrize(
