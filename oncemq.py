@@ -1,7 +1,10 @@
 """`import oncemq`: the public names of `clients`, under the name that people write.
 
-Holds no code of its own; what a name means is said where it is defined.
+Holds no code of its own; what a name means is said where it is defined. `oncemq.spark` is imported
+when it is used first: who does not use Spark need not have it.
 """
+
+from typing import TYPE_CHECKING, Any
 
 from clients import (
     AUTOCOMMIT,
@@ -44,6 +47,9 @@ from clients import (
     worker,
 )
 
+if TYPE_CHECKING:
+    from clients import spark as spark
+
 __all__ = [
     "AUTOCOMMIT",
     "Connection",
@@ -84,3 +90,11 @@ __all__ = [
     "joined",
     "worker",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "spark":
+        raise AttributeError(f"module 'oncemq' has no attribute {name!r}")
+    from clients import spark
+
+    return spark

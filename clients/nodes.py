@@ -136,3 +136,22 @@ class Node:
     def _may_answer(self, completed: system.Completion) -> bool:
         is_worth_it = self._has_answered or completed is not system.Completion.NO
         return is_worth_it and not self.is_closed
+
+
+# What says that nothing was done, and can be trusted in it: it was refused, or never arrived.
+_REFUSALS = (
+    system.BAD_PARAM,
+    system.COMM_FAILURE,
+    system.IMP_LIMIT,
+    system.INVALID_TRANSACTION,
+    system.NO_PERMISSION,
+    system.OBJECT_NOT_EXIST,
+    system.TIMEOUT,
+    system.TRANSACTION_ROLLEDBACK,
+    system.TRANSIENT,
+)
+
+
+def is_harmless(failed: system.SystemException) -> bool:
+    """Whether what was asked for has certainly not been done."""
+    return isinstance(failed, _REFUSALS) and failed.completed is not system.Completion.MAYBE

@@ -38,7 +38,7 @@ from clients.errors import (
     reason_of,
     translated,
 )
-from clients.nodes import NETWORK, Node
+from clients.nodes import NETWORK, Node, is_harmless
 from clients.two_phase import DatabaseBranch, Databases
 from idl import system
 from idl.call import limited
@@ -131,7 +131,6 @@ class Transaction:
         self._branches: dict[object, Branch] = {}
         self._databases: Databases | None = None
         self._has_voted = False
-        # Whether others work for it, and those of their branches that count.
         self._is_shared = False
         self._accepted: list[mqParticipant] = []
 
@@ -182,10 +181,18 @@ class Transaction:
             assert self._deciding is not None
             if self._databases is None:
                 self._databases = Databases(self._deciding.databases)
+            # What others have prepared asks the coordinator: no mark may decide any more.
+            markable = False if self._accepted else markable
             try:
                 return self._databases.enlist(connection, self._gtrid, database, markable)
             except RAISED as failed:
                 raise translated(failed, self._deciding.where) from failed
+
+    @property
+    def mark(self) -> str:
+        """The database whose own commit decides; empty where the coordinator does."""
+        marked = None if self._databases is None else self._databases.marked
+        return "" if marked is None else marked.database
 
     def set_rollback_only(self, reason: str = "its owner marked it to be rolled back") -> None:
         """It can only be rolled back; the end of the `with` block does so without a word."""
@@ -393,7 +400,7 @@ class Transaction:
         except UserException as refused:
             self._refused(refused, branch)
         except system.SystemException as failed:
-            if _is_harmless(failed):
+            if is_harmless(failed):
                 self._refused(failed, branch)
             status = self._ask_for_end(branch, failed)
         if status is not Status.COMMITTED:
@@ -579,21 +586,3 @@ def _vote(answer: Callable[[], Ended]) -> Ended | Exception:
     if vote.is_read_only or vote.status is Status.PREPARED:
         return vote
     return BranchEnded(Status.ROLLED_BACK)
-
-
-# What says that nothing was done, and can be trusted in it: it was refused, or never arrived.
-_REFUSALS = (
-    system.BAD_PARAM,
-    system.COMM_FAILURE,
-    system.IMP_LIMIT,
-    system.INVALID_TRANSACTION,
-    system.NO_PERMISSION,
-    system.OBJECT_NOT_EXIST,
-    system.TIMEOUT,
-    system.TRANSACTION_ROLLEDBACK,
-    system.TRANSIENT,
-)
-
-
-def _is_harmless(failed: system.SystemException) -> bool:
-    return isinstance(failed, _REFUSALS) and failed.completed is not system.Completion.MAYBE

@@ -61,16 +61,18 @@ LAYERS = {
     "pyspark_oncemq":                   "clients.spark.datasource",
     "clients.demo.__main__":            "clients.demo.screen clients.demo.world "
                                         "clients.demo.books clients.demo.tickets "
+                                        "clients.demo.processes "
                                         "clients.spark.java",
     "clients.demo.screen":              "clients.demo.world clients.demo.verdict",
     "clients.demo.world":               "clients.demo.books clients.demo.processes "
-                                        "clients.demo.verdict oncemq clients.servers idl.cos",
+                                        "clients.demo.verdict oncemq clients.servers "
+                                        "clients.spark.java idl.cos",
     "clients.demo.books":               "clients.demo.verdict",
     "clients.demo.processes":           "",
     "clients.demo.verdict":             "",
     "clients.demo.tickets":             "oncemq clients.servers idl.cos",
     "clients.demo":                     "",
-    "oncemq":                           "clients",
+    "oncemq":                           "clients clients.spark",
     "clients.pipeline.__main__":        "clients.cli",
     "clients.cli":                      "clients clients.commands.* clients.machine "
                                         "clients.doctor clients.probes",
@@ -138,11 +140,16 @@ LAYERS = {
     "clients.pipeline.plan":            f"clients.pipeline.keys {WORDS} idl.toml_files",
     "clients.pipeline.keys":            f"{WORDS} idl.databases",
     "clients.pipeline":                 "",
-    "clients.spark.java":               "",
     "clients.spark*":                   "clients.spark* clients.connecting clients.connection "
                                         "clients.transaction clients.deciding clients.nodes "
-                                        "clients.messages clients.structs clients.errors "
-                                        f"{CALLS} idl.proxies idl.otids",
+                                        "clients.messages clients.structs clients.two_phase "
+                                        "clients.unwrapping clients.database_drivers "
+                                        "clients.errors "
+                                        f"{CALLS} idl.proxies idl.otids idl.databases",
+    "clients.spark.columns":            "clients.spark.errors idl.databases",
+    "clients.spark.database_links":     "clients.errors idl.databases",
+    "clients.spark.java":               "",
+    "clients.spark.slices":             "",
     "clients.spark.rows":               "clients.spark.headers clients.spark.payloads "
                                         "clients.spark.options clients.spark.errors "
                                         "clients.messages clients.structs clients.errors "
@@ -295,7 +302,7 @@ LAYERS = {
     "mqserver.waiting":                 "mqserver.arrivals mqserver.storage.contract",
     "mqserver.arrivals":                "mqserver.storage.contract",
     "mqserver.transactions.abandoned":  "mqserver.transactions.work "
-                                        "mqserver.transactions.requests "
+                                        "mqserver.transactions.requests mqserver.errors "
                                         f"{WIRE} idl.otids",
     "mqserver.transactions.work":       "mqserver.transactions.resource mqserver.errors "
                                         "mqserver.transactions.requests "
@@ -461,8 +468,8 @@ DOORS = (
         keepers="mqserver.storage.disk mqserver.storage.sql* mqserver.oql.syntax "
         "clients.cli clients.config clients.probes clients.demo.* idl.access idl.toml_files "
         "idl.parser clients.commands.written clients.commands.message clients.commands.bench "
-        "clients.commands.server clients.tethered clients.spark.accepted clients.spark.java "
-        "clients.commands.pipeline "
+        "clients.commands.server clients.tethered clients.spark.java "
+        "clients.commands.pipeline clients.spark.database_links "
         "coordinator.database_drivers",
         instead="Ask mqserver.storage.disk, or be handed what was read.",
     ),
@@ -470,7 +477,7 @@ DOORS = (
         "databases",
         things="psycopg psycopg2 sqlalchemy sqlite3 pymysql MySQLdb mariadb",
         keepers="mqserver.storage.sql* coordinator.database_kinds clients.unwrapping "
-        "clients.*_driver "
+        "clients.*_driver clients.spark.database_links "
         "clients.probes clients.demo.*",
         instead="Go through the storage contract, or enlist the caller's connection.",
     ),
@@ -487,7 +494,8 @@ DOORS = (
         things="os.environ os.environb os.getenv os.getenvb os.putenv os.unsetenv sys.argv",
         keepers="clients.connecting clients.config clients.cli clients.commands.machine "
         "clients.probes clients.demo.* clients.tethered clients.commands.consume *.__main__ "
-        "idl.settings idl.orb.frames coordinator.database_kinds clients.spark.java",
+        "idl.settings idl.orb.frames coordinator.database_kinds clients.spark.java "
+        "clients.spark.database_links",
         instead="Take the setting as a parameter.",
     ),
     Door(

@@ -33,7 +33,6 @@ from tests.unit.clients.embedded_coordinator import (
 
 FOREIGN = otid_of(b"\xff" * 32)
 KEY = mqTransactionKey("copy", 1)
-NO_KEY = mqTransactionKey("", 0)
 
 
 @pytest.fixture
@@ -221,35 +220,6 @@ def test_a_key_needs_an_application_and_a_version(
     session = _of(coordinator).lease(0, 0).session
     with pytest.raises(system.BAD_PARAM):
         _of(coordinator).beginOrJoin(session, key, 0)
-
-
-def test_without_a_key_every_beginning_is_another_transaction(
-    coordinator: EmbeddedCoordinator,
-) -> None:
-    asked = _of(coordinator)
-    session = asked.lease(0, 0).session
-    begun = [asked.beginOrJoin(bound, NO_KEY, 60) for bound in (session, session, 0, 0)]
-    assert {(each.status, each.isJoined) for each in begun} == {(Status.ACTIVE, False)}
-    assert len({each.otid.tid for each in begun}) == len(begun)
-    shown = admin_of(coordinator).listTransactions()
-    assert [each.key for each in shown] == [NO_KEY] * len(begun)
-    participants = _named(coordinator, Participant())
-    outcomes = [asked.decide(each.otid, participants).status for each in begun]
-    assert outcomes == [Status.COMMITTED] * len(begun)
-
-
-def test_a_transaction_without_session_is_its_owners_alone(
-    coordinator: EmbeddedCoordinator,
-) -> None:
-    asked = _of(coordinator)
-    begun, keyed = (asked.beginOrJoin(0, key, 60) for key in (NO_KEY, KEY))
-    with calling_as("mallory"):
-        with pytest.raises(system.INVALID_TRANSACTION):
-            asked.decide(begun.otid, ())
-        with pytest.raises(system.INVALID_TRANSACTION):
-            asked.beginOrJoin(0, KEY, 60)
-    assert asked.decide(keyed.otid, ()).status is Status.COMMITTED
-    assert asked.beginOrJoin(0, KEY, 60).status is Status.COMMITTED
 
 
 def test_the_key_of_another_is_not_joined(coordinator: EmbeddedCoordinator) -> None:

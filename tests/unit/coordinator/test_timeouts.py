@@ -18,6 +18,8 @@ from tests.unit.clients.embedded_coordinator import (
     LOST_ANSWER,
     EmbeddedCoordinator,
     Participant,
+    admin_of,
+    calling_as,
     joined,
     published,
     raising,
@@ -174,6 +176,35 @@ def test_a_key_that_two_sessions_share_ends_only_when_both_are_silent(
     assert asked.getOutcome(otid).status is Status.ROLLED_BACK
     with pytest.raises(SessionEnded):
         asked.renew(other, ())
+
+
+def test_without_a_key_every_beginning_is_another_transaction(
+    coordinator: EmbeddedCoordinator,
+) -> None:
+    asked = _of(coordinator)
+    session = asked.lease(0, 0).session
+    begun = [asked.beginOrJoin(bound, NO_KEY, 60) for bound in (session, session, 0, 0)]
+    assert {(each.status, each.isJoined) for each in begun} == {(Status.ACTIVE, False)}
+    assert len({each.otid.tid for each in begun}) == len(begun)
+    shown = admin_of(coordinator).listTransactions()
+    assert [each.key for each in shown] == [NO_KEY] * len(begun)
+    participants = (mqParticipant("b0", published(coordinator, Participant()), None),)
+    outcomes = [asked.decide(each.otid, participants).status for each in begun]
+    assert outcomes == [Status.COMMITTED] * len(begun)
+
+
+def test_a_transaction_without_session_is_its_owners_alone(
+    coordinator: EmbeddedCoordinator,
+) -> None:
+    asked = _of(coordinator)
+    begun, keyed = (asked.beginOrJoin(0, key, 60) for key in (NO_KEY, KEY))
+    with calling_as("mallory"):
+        with pytest.raises(system.INVALID_TRANSACTION):
+            asked.decide(begun.otid, ())
+        with pytest.raises(system.INVALID_TRANSACTION):
+            asked.beginOrJoin(0, KEY, 60)
+    assert asked.decide(keyed.otid, ()).status is Status.COMMITTED
+    assert asked.beginOrJoin(0, KEY, 60).status is Status.COMMITTED
 
 
 def test_a_transaction_without_session_lives_until_its_time_is_over(
