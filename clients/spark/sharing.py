@@ -250,6 +250,18 @@ def _participant(deciding: Deciding, gtrid: bytes, branch: PreparedBranch) -> mq
 # --- Patience ------------------------------------------------------------------------------------
 
 
+def wait_for_node(connection: Connection, patience_s: float = BEGIN_S) -> None:
+    """The node answers; one that is just restarting is waited for. Raises an `OnceMQError`.
+
+    For tasks: Spark tries one a few times only, and soon.
+    """
+    node = connection.node()
+    try:
+        _insist(connection, node.calls.getNode, patience_s)
+    except RAISED as failed:
+        raise translated(failed, node.where) from failed
+
+
 def _reached(connection: Connection, patience_s: float) -> Deciding:
     """The way to the coordinator, which the node knows, and who may just be restarting."""
     node = connection.node()

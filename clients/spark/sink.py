@@ -33,6 +33,7 @@ from clients.spark.sharing import (
     connection_of,
     decide,
     give_up,
+    wait_for_node,
 )
 from clients.transaction import Outcome
 from idl.otids import show
@@ -122,6 +123,7 @@ def put_rows(
     connection: Connection, gtrid: bytes, queue: str, encoder: Encoder, rows: Iterator[Any]
 ) -> Vote:
     """The rows are at the node in branches of this attempt alone, prepared."""
+    wait_for_node(connection)
     attempt = Attempt(connection, gtrid, attempt_name())
     try:
         for record_batch in rows:

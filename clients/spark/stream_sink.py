@@ -21,7 +21,13 @@ from clients.errors import OnceMQError, RolledBack
 from clients.spark.attempts import Vote
 from clients.spark.options import Options
 from clients.spark.rows import encoder_for
-from clients.spark.sharing import CommittedByAnother, begin, connection_of, decide
+from clients.spark.sharing import (
+    CommittedByAnother,
+    begin,
+    connection_of,
+    decide,
+    wait_for_node,
+)
 from clients.spark.sink import (
     SKIPPED,
     branches_of,
@@ -48,6 +54,7 @@ class QueueStreamWriter(DataSourceStreamArrowWriter):
         """The vote of one attempt of one task, in the transaction of its batch."""
         options = self._options
         connection = connection_of(options)
+        wait_for_node(connection)
         query, batch = running_batch()
         application = options.txn_app_id or query
         # Batches count from 0, versions from 1.

@@ -9,6 +9,7 @@ import pytest
 import oncemq
 from clients.spark import sharing
 from clients.spark.attempts import Attempt, branch_name
+from idl import system
 from tests.unit.clients.spark.test_attempts import payloads, some
 
 
@@ -91,6 +92,32 @@ def test_what_was_given_up_cannot_be_decided(connection: oncemq.Connection) -> N
     assert sharing.give_up(connection, gtrid) is oncemq.Outcome.ROLLED_BACK
     with pytest.raises(oncemq.RolledBack, match=r"transaction .*-"):
         sharing.decide(connection, gtrid, ())
+
+
+def test_a_node_that_restarts_is_waited_for_but_not_for_ever(
+    connection: oncemq.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = connection.node()
+    answers = iter([False, False, True])
+
+    class Restarting:
+        """A node that is there at the third call."""
+
+        def getNode(self) -> str:
+            if next(answers, False):
+                return "here"
+            raise system.TRANSIENT("cannot reach it")
+
+    waited: list[float] = []
+    monkeypatch.setattr(node, "calls", Restarting())
+    monkeypatch.setattr(node, "clock", lambda: sum(waited))
+    monkeypatch.setattr(node, "sleep", waited.append)
+
+    sharing.wait_for_node(connection)
+    assert len(waited) == 2
+    with pytest.raises(oncemq.ConnectionLost, match="cannot reach it"):
+        sharing.wait_for_node(connection)
+    assert sum(waited) <= sharing.BEGIN_S + 1
 
 
 @pytest.mark.parametrize("url", ["memory:", "file:./data", "FILE:/data"])
