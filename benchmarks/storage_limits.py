@@ -82,19 +82,27 @@ class BareTwice:
             file.one_call()
 
 
+class _Group:
+    """Records that go to the disk together: who came first leads, the others wait at the gate."""
+
+    def __init__(self) -> None:
+        self.records: list[bytes] = []
+        self.gate = threading.Lock()
+        self.gate.acquire()
+
+
 class BareShared:
     """A record is on disk, written alone or together with those of other threads.
 
-    Whoever has the turn writes for all who came since the turn before. So little Python is done
-    here that threads of one interpreter can hardly share a sync faster.
+    The first of a group waits for its turn and writes for all who have come by then. The others do
+    not compete for the turn: one that did would be overtaken by whoever has just had it.
     """
 
     def __init__(self, path: Path) -> None:
         self._file = Bare(path, b"")
         self._lock = threading.Lock()
         self._turn = threading.Lock()
-        # What the next turn will write.
-        self._waiting: list[bytes] = []
+        self._group = _Group()
 
     def start(self) -> None:
         """The file is there."""
@@ -107,13 +115,16 @@ class BareShared:
     def one_call(self) -> None:
         """This thread's record is on disk."""
         with self._lock:
-            mine = self._waiting
-            mine.append(bytes(RECORD_BYTES))
+            group = self._group
+            group.records.append(bytes(RECORD_BYTES))
+            leads = len(group.records) == 1
+        if not leads:
+            # Who comes through lets the next one through.
+            with group.gate:
+                return
         with self._turn:
             with self._lock:
-                if mine is not self._waiting:
-                    # Somebody has written it meanwhile.
-                    return
-                self._waiting = []
-            self._file.data = b"".join(mine)
+                self._group = _Group()
+            self._file.data = b"".join(group.records)
             self._file.one_call()
+        group.gate.release()
