@@ -148,7 +148,7 @@ def test_a_queue_or_payload_that_the_node_refuses_is_told(
 ) -> None:
     with pytest.raises(Exception, match=r"NotFound: queue .nowhere.") as raised:
         save(numbers(spark, 1, 1), server, "nowhere", url=strict_url)
-    assert "There is no queue of this name" in str(raised.value)
+    assert "There is no such queue; `oncemq queue create` makes one" in str(raised.value)
 
     with oncemq.connect(strict_url) as connection:
         connection.admin().createQueue("small", mqQueueSettings(True, False, 0, 0))

@@ -64,7 +64,7 @@ def test_a_rollback_needs_no_votes(spark: Any, server: World, tmp_path: Path) ->
     queue = server.new_queue()
     with pytest.raises(Exception, match="all tasks fail"):
         save_faulty(numbers(spark, ROWS), server, queue, tmp_path, faulty.ALL_TASKS_FAIL)
-    assert Faults(str(tmp_path)).events[-1] == "abort 0"
+    assert "abort 0" in Faults(str(tmp_path)).events
     assert server.payloads(queue) == []
     undecided, _, _ = server.cluster.unsettled()
     assert undecided == []
@@ -113,13 +113,14 @@ def test_rows_are_there_once_when_the_node_is_killed_in_the_middle(
     queue = server.new_queue()
 
     def kill(faults: Faults) -> None:
+        server.wait_for_branches(2)
         server.node.kill()
         server.start_again()
         faults.forget(faulty.TASKS_WAIT)
 
     with meanwhile(tmp_path, kill):
         save_faulty(numbers(spark, ROWS), server, queue, tmp_path, faulty.TASKS_WAIT)
-    assert "attempt 0.1" in Faults(str(tmp_path)).events
+    assert {"attempt 0.1", "attempt 1.1"} & set(Faults(str(tmp_path)).events)
     server.check_exact(queue, texts(ROWS))
 
 

@@ -100,7 +100,7 @@ def test_a_batch_without_any_vote_is_joined_when_it_is_replayed(query: Query) ->
     query.add(100)
     with pytest.raises(Exception, match="all tasks fail"):
         query.run(faulty.ALL_TASKS_FAIL)
-    assert query.faults.events[-1] == "abort 0"
+    assert "abort 0" in query.faults.events
     query.run()
     query.check()
 

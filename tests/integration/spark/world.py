@@ -11,13 +11,14 @@ import itertools
 import os
 import shutil
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import oncemq
-from tests.integration.cluster import Cluster
+from tests.integration.cluster import START_S, Cluster
 
 BROWSED_AT_ONCE = 5000
 
@@ -126,6 +127,13 @@ class World:
         undecided, branches, locked = self.cluster.settle()
         held = {queue: count for queue, count in locked.items() if count}
         assert (undecided, branches, held) == ([], [], {})
+
+    def wait_for_branches(self, count: int) -> None:
+        """So many branches have been begun at the nodes, and not ended."""
+        deadline = time.monotonic() + START_S
+        while len(self.cluster.unsettled()[1]) < count:
+            assert time.monotonic() < deadline, f"there are no {count} branches"
+            time.sleep(0.02)
 
     def start_again(self) -> None:
         """Whatever does not run is started, and ready."""
