@@ -52,7 +52,6 @@ class Options:
     txn_version: int | None = None
     transaction_timeout: int = 3600
     transaction: str = ""
-    accept_file: str = ""
     list_name: str = ""
     consumer: str = ""
     max_messages: int | None = None
@@ -128,6 +127,10 @@ _URL = Kind(
 _SECONDS = Kind("a positive number of seconds", _seconds)
 _FLAG = Kind("true or false", _flag)
 _COUNT = _whole(1, 2**63 - 1)
+_VERSION = Kind(
+    "a whole number from 1 on (txnVersion counts from 1: add 1 to the number of a batch)",
+    _COUNT.read,
+)
 _SHORT = _whole(0, 2**16 - 1)
 _PAIRS = Kind("pairs as in name=value,name=value", _attributes)
 
@@ -204,7 +207,7 @@ OPTIONS = (
     Option("txnAppId", _TEXT, _WRITES, "The name under which versions are remembered."),
     Option(
         "txnVersion",
-        _whole(0, 2**63 - 1),
+        _VERSION,
         (Role.SINK,),
         "A version that is not above the last committed one is skipped.",
     ),
@@ -235,13 +238,6 @@ OPTIONS = (
         _TEXT,
         (Role.SINK, Role.TAKE),
         "The transaction that a read or write belongs to.",
-        is_internal=True,
-    ),
-    Option(
-        "acceptFile",
-        _FILE,
-        (Role.SINK,),
-        "Where the transaction finds what Spark accepted.",
         is_internal=True,
     ),
     Option(

@@ -17,6 +17,7 @@ from tests.integration.spark.world import World, has_java, new_session
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--spark-restarts", type=int, help="how often a streaming job is killed")
     parser.addoption("--spark-seed", type=int, help="repeats a run that was printed")
+    parser.addoption("--spark-version", help="the PySpark that test_versions.py installs")
 
 
 @pytest.fixture(scope="session")
