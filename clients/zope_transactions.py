@@ -39,8 +39,9 @@ class QueueDataManager:
         self.session = session
 
     def abort(self, transaction: Any) -> None:
-        """Nothing of it has happened, before the commit was begun."""
-        self.session.tpc_rollback()
+        """Nothing of it has happened, before the commit was begun, or after it has failed."""
+        if self.session.is_at_work:
+            self.session.tpc_rollback()
 
     def tpc_begin(self, transaction: Any) -> None:
         """The commit begins. The branch has begun with the first work."""

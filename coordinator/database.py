@@ -40,8 +40,9 @@ class Times:
     retry_s_max: float = 60.0
     watch_s: float = 5.0
     wait_s: float = 5.0
-    # Rows that nobody needs are kept for so long, for whoever looks.
-    rows_s: float = 60.0
+    # Rows that nobody needs are kept for so long, for whoever looks; and not for longer than their
+    # outcomes are remembered, or nobody could say any more that they are not needed.
+    rows_s: float = 20.0
     connections_max: int = 4
     limits: Limits = field(default_factory=Limits)
 

@@ -179,6 +179,10 @@ class Databases:
             self._look(watched)
         if watched.seen.is_reachable:
             pause_s, watched.pause_s = self.times.look_s, self.times.retry_s
+            if watched.seen.ours:
+                # It waits for its grace, and where that is short it need not wait for longer.
+                grace_s = watched.database.registered.grace_s
+                pause_s = min(pause_s, max(self.times.retry_s, grace_s))
         else:
             pause_s = watched.pause_s
             watched.pause_s = min(2 * pause_s, self.times.retry_s_max)

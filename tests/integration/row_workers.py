@@ -23,8 +23,10 @@ import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlsplit
 
 import psycopg
+import pymysql
 
 import oncemq
 
@@ -40,16 +42,32 @@ UNDONE_SHARE = 0.03
 # What is to be tried again may still be held by a branch in doubt: others come first, mostly.
 AGAIN_SHARE = 0.2
 SQLITE = "sqlite:///"
+MARIADB = "mariadb://"
 # Longer than this nobody waits for a row that is in doubt.
 _OPTIONS = "-c lock_timeout=100 -c statement_timeout=5000"
-TROUBLES = (oncemq.OnceMQError, psycopg.Error, sqlite3.Error)
-_THERE_ALREADY = (psycopg.errors.UniqueViolation, sqlite3.IntegrityError)
+TROUBLES = (oncemq.OnceMQError, psycopg.Error, pymysql.MySQLError, sqlite3.Error)
+_THERE_ALREADY = (
+    psycopg.errors.UniqueViolation,
+    pymysql.err.IntegrityError,
+    sqlite3.IntegrityError,
+)
 
 
 def connect(dsn: str) -> Any:
     """A connection of the application to its database."""
     if dsn.startswith(SQLITE):
         return sqlite3.connect(dsn.removeprefix(SQLITE), timeout=TIMEOUT_S)
+    if dsn.startswith(MARIADB):
+        where = urlsplit(dsn)
+        return pymysql.connect(
+            host=where.hostname,
+            port=where.port or 0,
+            user=where.username,
+            password=where.password or "",
+            database=where.path.strip("/"),
+            connect_timeout=3,
+            init_command="SET innodb_lock_wait_timeout = 0",
+        )
     return psycopg.connect(dsn, connect_timeout=3, options=_OPTIONS)
 
 
@@ -119,7 +137,9 @@ class Application:
     def produce(self) -> None:
         conn = self._connection()
         if not self._has_read:
-            self._numbers.go_on({row[0] for row in conn.execute("SELECT number FROM sent")})
+            cursor = conn.cursor()
+            cursor.execute("SELECT number FROM sent")
+            self._numbers.go_on({row[0] for row in cursor.fetchall()})
             conn.rollback()
             self._has_read = True
         number = self._numbers.next()
@@ -183,13 +203,15 @@ class Application:
     def _insert(self, tx: oncemq.Transaction, conn: Any, table: str, *row: object) -> None:
         db = conn if self.is_apart else tx.enlist(conn)
         try:
-            db.execute(f"INSERT INTO {table} VALUES ({', '.join([self._place] * len(row))})", row)
+            places = ", ".join([self._place] * len(row))
+            db.cursor().execute(f"INSERT INTO {table} VALUES ({places})", row)
         finally:
             if self.is_apart:
                 conn.commit()
 
     def _connection(self) -> Any:
-        if self._conn is None or getattr(self._conn, "closed", False):
+        conn = self._conn
+        if conn is None or getattr(conn, "closed", False) or not getattr(conn, "open", True):
             self._conn = connect(self._dsn)
         return self._conn
 

@@ -197,6 +197,19 @@ def test_it_comes_first_and_others_follow_its_commit(
     assert rows.found() == file.found() == payloads(mq) == ["x"]
 
 
+def test_a_statement_that_failed_is_undone_alone(
+    mq: oncemq.Connection, file: File, conn: sqlite3.Connection
+) -> None:
+    conn.execute("CREATE TABLE once (x PRIMARY KEY)")
+    tx = act(mq, conn)
+    conn.execute("INSERT INTO once VALUES (1)")
+    with pytest.raises(sqlite3.IntegrityError):
+        conn.execute("INSERT INTO once VALUES (2), (1)")
+    tx.commit()
+    assert file.found() == payloads(mq) == ["x"]
+    assert conn.execute("SELECT x FROM once").fetchall() == [(1,)]
+
+
 # --- PostgreSQL ----------------------------------------------------------------------------------
 
 
@@ -220,6 +233,21 @@ def test_postgresql_can_be_asked_to_take_part_so(
         tx.commit()
         assert conn.execute("SHOW synchronous_commit").fetchone() == ("off",)
     assert rows.found() == payloads(mq) == ["x"]
+
+
+def test_postgresql_that_does_so_refuses_the_same(mq: oncemq.Connection, rows: Rows) -> None:
+    with (
+        rows.connect(autocommit=True) as conn,
+        pytest.raises(oncemq.NotEnlisted, match=r"set conn\.autocommit = False before"),
+    ):
+        mq.begin().enlist(conn, markable=True)
+    with rows.connect() as conn:
+        tx = act(mq, conn, markable=True)
+        with pytest.raises(psycopg.errors.DivisionByZero):
+            conn.execute("SELECT 1 / 0")
+        with pytest.raises(oncemq.RolledBack, match="one of its statements has failed"):
+            tx.commit()
+    assert rows.found() == payloads(mq) == []
 
 
 def test_postgresql_does_so_beneath_sqlalchemy_and_beside_others(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,19 @@ from clients.mariadb_driver import MariadbDriver
 from clients.transaction import Outcome
 from clients.two_phase import DatabaseBranch
 from idl.coordination import Mq_TransactionAdmin
-from tests.integration.enlisting import Gone, die, died_after, eventually, in_doubt, payloads
+from tests.integration.enlisting import (
+    File,
+    Gone,
+    Rows,
+    die,
+    died_after,
+    eventually,
+    in_doubt,
+    payloads,
+)
 from tests.integration.mariadb_rows import ROW, Conn, MariadbRows, execute
 from tests.mariadb import Server
+from tests.postgres import Cluster
 
 pytest_plugins = ["tests.integration.database_fixtures"]
 
@@ -86,6 +97,24 @@ def test_a_message_that_was_got_and_two_databases_end_together(
     second.close()
     assert maria.found() == other.found() == ["x"]
     assert payloads(mq) == []
+
+
+def test_mariadb_postgresql_and_sqlite_are_one_act(
+    mq: oncemq.Connection, maria: MariadbRows, conn: Conn, server: Cluster, file: File
+) -> None:
+    rows = Rows(server)
+    rows.register(mq, "other")
+    with rows.connect() as second, closing(file.connect()) as first:
+        for payload, is_wanted in (("never", False), ("x", True)):
+            tx = mq.begin()
+            # The one that decides comes before the others.
+            tx.enlist(first).execute("INSERT INTO rows VALUES (?)", [payload])
+            execute(tx.enlist(conn), ROW, payload)
+            tx.enlist(second).execute("INSERT INTO rows VALUES (%s)", [payload])
+            mq.queue("q").put(payload.encode(), tx=tx)
+            tx.commit() if is_wanted else tx.rollback()
+    assert maria.found() == rows.found() == file.found() == payloads(mq) == ["x"]
+    assert rows.prepared() == 0
 
 
 def test_two_databases_that_decide_themselves_are_refused_with_the_reason(

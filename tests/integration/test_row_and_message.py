@@ -3,7 +3,7 @@
 Producers insert numbered rows into one database and put the messages; consumers get them and insert
 rows into another; each time both are one transaction. Meanwhile applications, node, coordinator and
 PostgreSQL itself are killed and started again. Then all is healed, and both tables hold the same
-numbers, each once. The same with SQLite files, which have no two-phase commit.
+numbers, each once. The same with MariaDB, and with SQLite files, which have no two-phase commit.
 
     pytest tests/integration/test_row_and_message.py --kill-seconds 120 --kill-seed 7
     pytest tests/integration/test_row_and_message.py --kill-messages 10000
@@ -15,31 +15,30 @@ and when; how the processes interleave it cannot say.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import random
-import signal
-import sqlite3
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any, NoReturn
-from urllib.parse import urlsplit
 
-import psutil
-import psycopg
 import pytest
 
 import oncemq
-from tests import postgres
+from tests import mariadb, postgres
 from tests.integration.cluster import Cluster, Life, Server, ended, stop_all
 from tests.integration.conftest import KillOptions
-from tests.integration.row_workers import CLIENT, QUEUE, SERVER, SQLITE
+from tests.integration.row_sides import (
+    APPLICATION,
+    DATABASE,
+    NODE,
+    MariadbSides,
+    PostgresSides,
+    Sides,
+    SqliteSides,
+)
+from tests.integration.row_workers import CLIENT, QUEUE, SERVER
 
-SECONDS = 12.0
-SECONDS_SQLITE = 6.0
 # So much longer it goes on where the machine is slow and not enough has happened.
 SECONDS_MORE = 60.0
 PAUSE_S = (0.05, 0.6)
@@ -49,134 +48,8 @@ DOWN_S = (0.0, 0.2)
 # So often two are killed at once, and so often the next is killed before the last one is back.
 DOUBLE_SHARE = 0.25
 HASTE = 0.3
-KILLS_MIN = 3
-MESSAGES_MIN = 40
 PRODUCERS, CONSUMERS = 2, 2
-GRACE_S = 0.5
 DRAIN_S = 120.0
-START_S = 60.0
-APPLICATION, NODE, COORDINATOR, DATABASE = "application", "node", "coordinator", "database"
-TABLES = (
-    (CLIENT, "CREATE TABLE sent (number BIGINT PRIMARY KEY, attempt TEXT)"),
-    # Without any key: a row that is there twice is seen, and not prevented.
-    (SERVER, "CREATE TABLE received (number BIGINT, attempt TEXT, taken TEXT)"),
-)
-
-
-# --- The databases -------------------------------------------------------------------------------
-
-
-class PostgresSides:
-    """Two databases of one PostgreSQL, which is killed as a whole or in part."""
-
-    seconds = SECONDS
-    kinds = (APPLICATION, NODE, COORDINATOR, DATABASE)
-
-    def __init__(self, server: postgres.Cluster, folder: Path) -> None:
-        self._server = server
-        parts = urlsplit(server.dsn)
-        self._password_file = folder / "password"
-        self._password_file.write_text(parts.password or "")
-        self._password_file.chmod(0o600)
-        self._names = {side: f"{side}_{os.getpid()}_{time.time_ns()}" for side, _ in TABLES}
-        self.dsns = {
-            side: server.dsn.removesuffix(parts.path) + f"/{name}"
-            for side, name in self._names.items()
-        }
-        for side, creation in TABLES:
-            server.execute(f"CREATE DATABASE {self._names[side]}")
-            self.ask(side, creation)
-
-    def register(self, mq: oncemq.Connection) -> None:
-        for side, dsn in self.dsns.items():
-            parts = urlsplit(dsn)
-            plain = f"postgresql://{parts.username}@127.0.0.1:{parts.port}{parts.path}"
-            file = str(self._password_file)
-            mq.register_database(side, plain, password_file=file, grace=GRACE_S)
-
-    def ask(self, side: str, statement: str) -> list[tuple[Any, ...]]:
-        with psycopg.connect(self.dsns[side], autocommit=True) as connection:
-            cursor = connection.execute(statement.encode())
-            return cursor.fetchall() if cursor.description else []
-
-    def prepared(self) -> list[str]:
-        names = tuple(self._names.values())
-        query = "SELECT gid FROM pg_prepared_xacts WHERE database IN (%s, %s)"
-        return [str(row[0]) for row in self._server.execute(query, *names)]
-
-    def kill(self, chance: random.Random) -> None:
-        """All its processes at once, or one of them, or it is told to end at once."""
-        way = chance.choice(("all", "one", "quit"))
-        if way == "all":
-            self._server.kill()
-            return
-        lines = (self._server.folder / "data" / "postmaster.pid").read_text().splitlines()
-        postmaster = psutil.Process(int(lines[0]))
-        children = postmaster.children()
-        if way == "quit":
-            postmaster.send_signal(signal.SIGQUIT)
-            psutil.wait_procs([postmaster, *children], timeout=START_S)
-            return
-        # The server notices, ends all others, and recovers by itself.
-        with contextlib.suppress(psutil.NoSuchProcess):
-            chance.choice(children).kill()
-
-    def come_back(self) -> None:
-        deadline = time.monotonic() + START_S
-        while True:
-            try:
-                self._server.execute("SELECT 1")
-                return
-            except psycopg.Error:
-                assert time.monotonic() < deadline, "PostgreSQL does not come back"
-            if not self._has_postmaster():
-                self._server.restart()
-            time.sleep(0.05)
-
-    def _has_postmaster(self) -> bool:
-        try:
-            lines = (self._server.folder / "data" / "postmaster.pid").read_text().splitlines()
-            process = psutil.Process(int(lines[0]))
-            return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-        except (FileNotFoundError, IndexError, psutil.NoSuchProcess):
-            return False
-
-
-class SqliteSides:
-    """Two files. Nobody can kill a file: who writes to it is killed."""
-
-    seconds = SECONDS_SQLITE
-    kinds = (APPLICATION, NODE, COORDINATOR)
-
-    def __init__(self, folder: Path) -> None:
-        self._paths = {side: folder / f"{side}.db" for side, _ in TABLES}
-        self.dsns = {side: f"{SQLITE}{path}" for side, path in self._paths.items()}
-        for side, creation in TABLES:
-            self.ask(side, creation)
-        # One of each way in which SQLite keeps what is not yet committed.
-        self.ask(SERVER, "PRAGMA journal_mode = WAL")
-
-    def register(self, mq: oncemq.Connection) -> None:
-        for side, dsn in self.dsns.items():
-            mq.register_database(side, dsn, grace=GRACE_S)
-
-    def ask(self, side: str, statement: str) -> list[tuple[Any, ...]]:
-        with closing(sqlite3.connect(self._paths[side], timeout=START_S)) as connection:
-            found = connection.execute(statement).fetchall()
-            connection.commit()
-            return found
-
-    def prepared(self) -> list[str]:
-        return []
-
-    def kill(self, chance: random.Random) -> None:
-        raise AssertionError("a file is not killed")
-
-    def come_back(self) -> None:
-        raise AssertionError("a file does not go")
-
-
-Sides = PostgresSides | SqliteSides
 
 
 # --- The processes -------------------------------------------------------------------------------
@@ -285,7 +158,8 @@ class Killer:
     @property
     def has_enough(self) -> bool:
         """Whether everybody was killed so often that it means something."""
-        return min(self.kills[kind] for kind in self._world.sides.kinds) >= KILLS_MIN
+        sides = self._world.sides
+        return min(self.kills[kind] for kind in sides.kinds) >= sides.kills_min
 
     def text(self) -> str:
         """How often who was killed."""
@@ -392,7 +266,7 @@ def experiment(sides: Sides, folder: Path, options: KillOptions) -> None:
         return
     assert not complaints, f"{complaints}\n{text}\n{folder}\n{options.replay(seconds)}"
     assert killer.has_enough, f"too little was killed: {text}"
-    assert len(found.received) >= MESSAGES_MIN, f"too little has happened: {text}"
+    assert len(found.received) >= sides.messages_min, f"too little has happened: {text}"
 
 
 def _goes_on(world: World, killer: Killer, passed: float, seconds: float, last: int) -> bool:
@@ -460,6 +334,22 @@ def test_row_and_message_are_there_once_and_together_whoever_is_killed(
     server: postgres.Cluster, tmp_path: Path, kill_options: KillOptions
 ) -> None:
     experiment(PostgresSides(server, tmp_path), tmp_path, kill_options)
+
+
+@pytest.fixture
+def maria(missing: Callable[[str], NoReturn]) -> mariadb.Server:
+    try:
+        return mariadb.server()
+    except mariadb.NoMariadb as absent:
+        missing(str(absent))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(0)
+def test_row_and_message_are_one_act_in_mariadb_too(
+    maria: mariadb.Server, tmp_path: Path, kill_options: KillOptions
+) -> None:
+    experiment(MariadbSides(maria, tmp_path), tmp_path, kill_options)
 
 
 @pytest.mark.slow
