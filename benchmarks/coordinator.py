@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from benchmarks.bare import BareTwoPhase
 from benchmarks.measure import Bar, Comparison, Setting
 from benchmarks.orb import PYRO, OverPyro, ServerProcess
 from clients.deciding import Deciding
@@ -53,7 +54,11 @@ def comparisons(setting: Setting) -> list[Comparison]:
     return [
         Comparison(
             title="two-phase commit, two participants, one client",
-            subjects=(TwoPhase(setting.scratch / "one"), _Limit(setting.scratch)),
+            subjects=(
+                TwoPhase(setting.scratch / "one"),
+                BareTwoPhase(setting.scratch / "bare", is_forced=False),
+                _Limit(setting.scratch),
+            ),
             baseline=LIMIT,
             bars=(Bar(OURS, LIMIT, RATIO_MAX),),
         ),

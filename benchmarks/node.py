@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import oncemq
+from benchmarks.bare import BareTwoPhase
 from benchmarks.measure import Bar, Comparison, Setting, Yardstick
 from benchmarks.orb import PYRO, OverPyro, ServerProcess
 
@@ -99,7 +100,11 @@ def _of_moves(folder: Path) -> list[Comparison]:
         ),
         Comparison(
             title="two nodes in one transaction",
-            subjects=(_TwoNodes(folder / "two"), _Limit(two, folder / "limit", 3, 2)),
+            subjects=(
+                _TwoNodes(folder / "two"),
+                BareTwoPhase(folder / "bare", is_forced=True),
+                _Limit(two, folder / "limit", 3, 2),
+            ),
             baseline=two,
             bars=(Bar(TWO_NODES, two, TWO_NODES_RATIO_MAX),),
             calls=50,

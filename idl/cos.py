@@ -37,6 +37,9 @@ BQUAL_LENGTH_MAX = 64
 class Status(enum.Enum):
     """Where a transaction stands. The numbers are the OMG's; on our wire the names travel."""
 
+    # There is one object of each: it is found by that, not by its name.
+    __hash__ = object.__hash__
+
     ACTIVE = 0
     MARKED_ROLLBACK = 1
     PREPARED = 2
