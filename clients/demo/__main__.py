@@ -18,18 +18,21 @@ from rich.console import Console
 
 from clients.demo import tickets
 from clients.demo.books import NoDatabase, opened
+from clients.demo.processes import PYTHON_WORKER
 from clients.demo.screen import Screen, show_verdict
 from clients.demo.world import DRIVER, World, victims
 from clients.spark.java import NoSpark, ensure_java
 
 LOOK_S = 0.25
-# Between two kills: long enough that a batch can come through between them now and then.
-PAUSE_S = (0.8, 3.0)
-KILLING_S = 75.0
+# Between two kills. After that of a server or the driver, a batch is let through before the next,
+# or so much time.
+PAUSE_S = (0.3, 1.5)
+PATIENCE_S = 8.0
+KILLING_S = 45.0
 WHOLE_S = 170.0
 STARTS_MAX = 5
 # The driver dies once, when so much is done.
-DRIVER_AT = 0.4
+DRIVER_AT = 0.3
 
 
 def main() -> int:
@@ -59,7 +62,7 @@ def main() -> int:
 def _parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m clients.demo", description=__doc__)
     parser.add_argument("--orders", type=int, default=100_000, help="how many (%(default)s)")
-    parser.add_argument("--batch", type=int, default=10_000, help="orders a batch (%(default)s)")
+    parser.add_argument("--batch", type=int, default=5_000, help="orders a batch (%(default)s)")
     parser.add_argument("--master", default="local[2,4]", help="where Spark runs (%(default)s)")
     parser.add_argument("--seed", type=int, help="who is killed when; otherwise by chance")
     parser.add_argument("--without-spark", action="store_true", help="two nodes, and no Spark")
@@ -110,20 +113,27 @@ def _work_and_kill(
 
 def _kill_at_random(world: World, screen: Screen, stop: threading.Event) -> None:
     """One after the other, until it is time to let them finish."""
-    next_s = 0.0
     kinds = victims(world.chance, world.master.startswith("local-cluster"))
     starts = 0
+    # Somebody dies in the middle of the second batch first: before it, Spark is only warming up.
+    batches, next_s, begun_s = 0, 0.0, 0.0
     while not stop.wait(LOOK_S):
         if world.exit_code() is not None and starts < STARTS_MAX:
             starts += 1
             world.tell("the pipeline has ended; starting it again")
             world.start_pipeline()
-        is_cold = not world.batches
-        if is_cold or world.seconds() < next_s or world.seconds() > KILLING_S:
+        now_s = world.seconds()
+        begun_s = begun_s or (now_s if world.batches else 0.0)
+        has_moved = world.batches > batches or now_s > next_s + PATIENCE_S
+        is_over = now_s > begun_s + KILLING_S
+        if not begun_s or not has_moved or now_s < next_s or is_over:
             continue
         is_turn_of_driver = screen.share > DRIVER_AT and not world.kills[DRIVER]
-        if world.kill(DRIVER if is_turn_of_driver else next(kinds)):
+        kind = DRIVER if is_turn_of_driver else next(kinds)
+        if world.kill(kind):
             next_s = world.seconds() + world.chance.uniform(*PAUSE_S)
+            # Spark replaces a worker by itself, and the batch goes on.
+            batches = world.batches - (kind == PYTHON_WORKER)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from clients.demo.books import TABLE, Books
 from clients.demo.processes import EXECUTOR, PYTHON_WORKER, kill, kill_group, offspring
 from clients.demo.verdict import PRICE, TAX, Invoice, Verdict, judged
 from clients.servers import Server
+from clients.spark.java import standard_error_to
 from idl.cos import Status
 
 ORDERS, INVOICES, BOOKS = "orders", "invoices", "books"
@@ -84,18 +85,23 @@ class World:
 
     def start_servers(self) -> None:
         """A coordinator and a node run, and know the database."""
-        said = ["--data", str(self.folder / COORDINATOR), "--log-level", "error", "--quiet"]
+        said = ["--data", str(self.folder / COORDINATOR), "--quiet"]
         said += ["--session-timeout", str(SESSION_S)]
         deciding = Server(COORDINATOR, "coordinator", said, "127.0.0.1:0")
-        deciding.start()
+        self._start(deciding)
         self._servers[COORDINATOR] = deciding
-        said = ["--data", str(self.folder / NODE), "--log-level", "error", "--quiet"]
+        said = ["--data", str(self.folder / NODE), "--quiet"]
         said += ["--coordinator", deciding.address]
         node = Server(NODE, "mqserver", said, "127.0.0.1:0")
-        node.start()
+        self._start(node)
         self._servers[NODE] = node
         self._connection = oncemq.connect(self.url, timeout=CALL_S)
         self._connection.register_database(BOOKS, self.books.dsn, grace=SESSION_S)
+
+    def _start(self, server: Server) -> None:
+        """It listens; what it logs is nothing for this screen."""
+        with standard_error_to(self.folder / "servers.log"):
+            server.start()
 
     def fill(self) -> None:
         """The orders are in their queue."""
@@ -180,7 +186,7 @@ class World:
         if kind in self._servers:
             self._count(kind)
             self._servers[kind].kill()
-            self._servers[kind].start()
+            self._start(self._servers[kind])
             return True
         if kind == DRIVER:
             self._count(kind)

@@ -188,7 +188,7 @@ TABLES: dict[str, dict[str, Key]] = {
         "payload": _PAYLOAD,
         "schema": Key("columns as in SQL: 'id BIGINT, customer STRING'", _text),
         "group": Key("a number from 1 to 65535", _count(1, 65535)),
-        "priority_min": Key("a number from 0 to 255", _count(0, 255)),
+        "priority_min": Key("a number from 0 to 65535", _count(0, 65535)),
         "attributes": Key("a table of texts", _pairs),
         "partitions": Key("a number from 1 to 10000", _count(1, 10_000)),
     },

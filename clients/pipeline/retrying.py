@@ -14,6 +14,7 @@ from clients.errors import OnceMQError, OutcomeUnknown, RolledBack
 
 PAUSE_S_MIN = 0.25
 PAUSE_S_MAX = 15.0
+ROLLED_BACK = "rolled back, and nothing of it happened: "
 
 _OURS = re.compile(r"\bclients\.(?:\w+\.)+([A-Z]\w*): ([^\n]*)")
 _RAISED = re.compile(r"^(?:[\w.]+\.)?([A-Z]\w*(?:Error|Exception)): ([^\n]+)", re.MULTILINE)
@@ -76,7 +77,8 @@ def reason(raised: BaseException) -> str:
     """Why it failed, in one line: our own words where there are some, else the last exception's."""
     name, words = told_by(raised)
     if words:
-        return words
+        # Whoever is told knows already that it was rolled back, and is told what happens next.
+        return words.removeprefix(ROLLED_BACK).removesuffix(" Try it again.")
     if name:
         return name
     if is_spark_gone(raised):

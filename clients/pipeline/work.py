@@ -91,7 +91,9 @@ class SparkWork:
 
     def _written(self, job: JobTransaction, frames: Frames) -> dict[str, int]:
         """What is made of the rows is in its places; how many rows went to each."""
-        made = transformed(self._spark, self._plan, self._functions, frames)
+        # A stream's batch has a session of its own, which alone knows its views.
+        spark = next(iter(frames.values())).sparkSession
+        made = transformed(spark, self._plan, self._functions, frames)
         rows: Counter[str] = Counter()
         try:
             for sink in self._plan.sinks:
@@ -115,7 +117,7 @@ class SparkWork:
         from clients.spark.tables import target_for
 
         if self._mark is None:
-            self._mark = ""
+            found = ""
             for sink in self._plan.sinks:
                 if not sink.table:
                     continue
@@ -123,7 +125,8 @@ class SparkWork:
                     self._connection, sink.table, sink.database, sink.dsn, Password()
                 ).known
                 if not known.isTwoPhase or known.kind == Kind.SQLITE.value:
-                    self._mark = sink.database
+                    found = sink.database
+            self._mark = found
         return self._mark
 
     # --- Streams
@@ -160,32 +163,22 @@ class SparkWork:
             if query.isActive:
                 query.stop()
 
-    def _way(self) -> dict[str, Any]:
-        """How Spark's processes reach the node: as this one does."""
-        _, (again,) = self._connection.__reduce__()
-        tls = again["tls"]
-        found = {
-            "url": f"mq://{self._connection.node().address}",
-            "coordinator": str(self._connection.deciding().address),
-            "tokenFile": again["token_file"],
-            "tlsAuthority": tls and str(tls.authority),
-            "tlsCertificate": tls and tls.certificate and str(tls.certificate),
-            "tlsKey": tls and tls.key and str(tls.key),
-            "timeout": again["timeout"],
-        }
-        return {name: value for name, value in found.items() if value is not None}
-
     def _started(self, source: Source, function: Callable[[DataFrame, int], None]) -> Any:
+        from clients.spark.reaching import options_of, texts_of
+
         plan = self._plan
-        options = self._way() | {
-            "queue": source.queue,
-            "consumer": plan.consumer or plan.name,
-            "maxMessagesPerTrigger": plan.batch_messages,
-        }
-        options |= {name.replace("_", ""): said for name, said in _reading(source).items()}
-        attributes = options.pop("attributes", None)
-        if attributes:
-            options["attributes"] = ",".join(f"{name}={said}" for name, said in attributes.items())
+        reading = _reading(source)
+        if "attributes" in reading:
+            pairs = reading["attributes"].items()
+            reading["attributes"] = ",".join(f"{name}={said}" for name, said in pairs)
+        options = options_of(self._connection) | texts_of(
+            reading
+            | {
+                "queue": source.queue,
+                "consumer": plan.consumer or plan.name,
+                "max_messages_per_trigger": plan.batch_messages,
+            }
+        )
         frame = self._spark.readStream.format("oncemq").options(**options).load()
         when: dict[str, Any] = {"availableNow": True}
         if plan.trigger.when is When.ONCE:

@@ -223,7 +223,7 @@ def session(
         builder = builder.config(key, value)
     if log is not None:
         _hush()
-    with _standard_error_to(log):
+    with standard_error_to(log):
         return builder.getOrCreate()
 
 
@@ -293,7 +293,7 @@ def settings(
 
 
 @contextlib.contextmanager
-def _standard_error_to(log: Path | None) -> Iterator[None]:
+def standard_error_to(log: Path | None) -> Iterator[None]:
     """A child that is started here writes to the file for as long as it lives."""
     if log is None:
         yield
