@@ -10,12 +10,14 @@ import os
 import shutil
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import NoReturn
 
 import pytest
 from hypothesis import settings
 
 _IN_CI = os.environ.get("CI") == "true"
+_SPARK = Path(__file__).parent / "integration" / "spark"
 
 # Whoever is started in the background of a shell ignores Ctrl-C, and so do its children: those that
 # tests interrupt must not.
@@ -32,6 +34,13 @@ settings.load_profile("oncemq")
 def missing() -> Callable[[str], NoReturn]:
     """A function that ends the test because of what is missing: `missing("no PostgreSQL")`."""
     return _end_test
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The tests that share a Spark session go to one worker: to start one takes long."""
+    for item in items:
+        if _SPARK in item.path.parents:
+            item.add_marker(pytest.mark.xdist_group("spark"))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
