@@ -16,7 +16,12 @@ from coordinator.database_drivers import (
     Unreachable,
     password_of,
 )
-from coordinator.database_kinds import mariadb_trouble, postgresql_trouble, read_mariadb_xid
+from coordinator.database_kinds import (
+    mariadb_prepares,
+    mariadb_trouble,
+    postgresql_trouble,
+    read_mariadb_xid,
+)
 from coordinator.registry import Registered
 from idl.databases import BranchId
 from idl.otids import FORMAT_ID, GTRID_BYTES
@@ -182,11 +187,27 @@ def test_errors_of_postgresql_have_their_meaning(state: str, kind: type[Exceptio
         (1045, Unreachable),
         (2003, Unreachable),
         (0, Unreachable),
+        (1927, Unreachable),
+        (1142, DatabaseTrouble),
         (1064, DatabaseTrouble),
     ],
 )
 def test_errors_of_mariadb_have_their_meaning(number: int, kind: type[Exception]) -> None:
     assert type(mariadb_trouble(number, "words", REGISTERED)) is kind
+
+
+@pytest.mark.parametrize(
+    ("version", "prepares"),
+    [
+        ("10.4.34-MariaDB", False),
+        ("10.5.0-MariaDB", True),
+        ("5.5.5-10.11.19-MariaDB-0+deb12u1", True),
+        ("11.8.2-MariaDB", True),
+        ("8.0.36", False),
+    ],
+)
+def test_a_mariadb_prepares_from_the_version_on_that_keeps_it(version: str, prepares: bool) -> None:
+    assert mariadb_prepares(version) is prepares
 
 
 def test_an_xid_of_mariadb_is_taken_apart_by_its_lengths() -> None:
