@@ -32,7 +32,7 @@ from idl.call import Call
 from idl.dispatch import Authorize
 from idl.mapping import InvalidValue
 from idl.orb import NetworkOrb
-from idl.serving import Entrance, Opening, yield_to_callers
+from idl.serving import Entrance, Opening
 from idl.settings import BadSetting, Program, Settings, add_flags, flags_of, read_settings
 from idl.toml_files import BadFile
 from mqserver.errors import StorageError
@@ -58,7 +58,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise BadSetting("coordinator.data is not set: say with --data DIR where its log is")
     except (BadFile, UnsafeSetting, InvalidValue, OSError) as wrong:
         return _regret(str(wrong), WRONG_SETTINGS)
-    yield_to_callers()
     logs.set_up(
         "warning" if said.quiet else settings["log.level"], settings["log.format"] == "json"
     )

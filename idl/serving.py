@@ -6,9 +6,6 @@ may do for the server itself.
 
 from __future__ import annotations
 
-import contextlib
-import os
-
 from idl import system
 from idl.access import (
     Authenticator,
@@ -57,18 +54,6 @@ class Opening:
         if not self.is_ready:
             raise system.TRANSIENT(f"the {self._name} is starting; try again")
         self._authorize(call, object_name, operation)
-
-
-def yield_to_callers() -> None:
-    """The threads of this process do not push aside whoever has woken them, where Linux allows.
-
-    Who asks a server, or has its threads take turns, wakes it and goes on to its own wait. To be
-    put aside in between costs two switches more, for every call when many are under way. To be
-    called before the first thread is started.
-    """
-    # Not everywhere, and not in every container.
-    with contextlib.suppress(AttributeError, OSError):
-        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 def _tls(settings: Settings) -> Tls | None:

@@ -33,7 +33,7 @@ from idl import logs
 from idl.access import UnsafeSetting
 from idl.mapping import InvalidValue
 from idl.orb import NetworkOrb
-from idl.serving import Entrance, Opening, yield_to_callers
+from idl.serving import Entrance, Opening
 from idl.settings import BadSetting, Program, Settings, add_flags, flags_of, read_settings
 from idl.toml_files import BadFile
 from mqserver.errors import Corruption, MqError, StorageError, StorageLocked, WrongFormat
@@ -74,7 +74,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (BadFile, UnsafeSetting, InvalidValue, OSError) as wrong:
         return _regret(str(wrong), WRONG_SETTINGS)
     _protect_secrets()
-    yield_to_callers()
     logs.set_up("warning" if said.quiet else settings["log.level"], _is_json(settings))
     stopping = _Stopping()
     sys.excepthook = _admit

@@ -536,12 +536,6 @@ DOORS = (
         instead="Let the command or the __main__ module start and stop things.",
     ),
     Door(
-        "the scheduler",
-        things="os.sched_setscheduler os.sched_param os.SCHED_BATCH",
-        keepers="idl.serving",
-        instead="How a server shares the processors is said in one place.",
-    ),
-    Door(
         "code made from data",
         things="pickle marshal shelve cloudpickle dill ctypes "
         "builtins.eval builtins.compile builtins.__import__ importlib.import_module",

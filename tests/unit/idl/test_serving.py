@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from idl import system
 from idl.access import UnsafeSetting
 from idl.call import Address, Call, Principal
-from idl.serving import Entrance, Opening, yield_to_callers
+from idl.serving import Entrance, Opening
 from idl.settings import Program, combine
 
 CALL = Call(bytes(16), Principal("local"), "127.0.0.1")
@@ -44,24 +42,3 @@ def test_who_calls_too_early_is_asked_to_try_again() -> None:
     opening.is_ready = True
     opening.authorize(CALL, "node", "getNode")
     assert asked == [(CALL, "node", "getNode")]
-
-
-def test_a_server_yields_to_its_callers_where_the_system_allows(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asked: list[tuple[int, int]] = []
-    monkeypatch.setattr(
-        os, "sched_setscheduler", lambda pid, policy, _: asked.append((pid, policy))
-    )
-    yield_to_callers()
-    assert asked == [(0, os.SCHED_BATCH)]
-
-
-def test_a_system_that_does_not_allow_it_is_no_obstacle(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*arguments: object) -> None:
-        raise PermissionError("not here")
-
-    monkeypatch.setattr(os, "sched_setscheduler", refuse)
-    yield_to_callers()
-    monkeypatch.delattr(os, "sched_setscheduler")
-    yield_to_callers()
