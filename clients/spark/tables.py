@@ -39,8 +39,8 @@ COORDINATION = "coordination"
 # So long the coordinator may take to look at a database after its start.
 REACH_S = 5.0
 PAUSE_S = 0.1
-# Rows of an earlier attempt of the same task may be in the way, prepared; it ends with the job.
-LOCK_WAIT_S = 60
+# A row with the same key may be in the way, prepared by another attempt: that ends with the job.
+LOCK_WAIT_S = 10
 
 log = logging.getLogger("oncemq.spark")
 
@@ -81,6 +81,8 @@ class Target:
             yield
         except errors as failed:
             told = first_line(failed)
+            if "lock timeout" in told.lower():
+                told += ": another task of the job, or another attempt, has a row with the same key"
             raise OnceMQError(f"table {self.table} in {self.known.name}: {told}") from failed
 
 
