@@ -227,7 +227,7 @@ def test_a_role_that_may_not_use_the_table_is_told_what_is_missing(
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        (object(), "enlist a connection of psycopg 3 or sqlite3"),
+        (object(), "enlist a connection of psycopg 3, PyMySQL or sqlite3"),
         (Session(), "enlist session.connection"),
         (sqlalchemy.create_engine("sqlite://"), "in memory cannot take part"),
         (create_async_engine("postgresql+psycopg://"), "asyncio cannot take part"),
