@@ -131,7 +131,8 @@ def test_the_object_says_all_that_the_table_says(store: Path) -> None:
     damaged = _run("check", str(store), "--json")
     assert damaged.returncode == ExitCode.DAMAGED
     [finding] = json.loads(damaged.stdout)["findings"]
-    assert (finding["file"], finding["offset"]) == ("data", 16384)
+    # A payload in a run of its own is checked as a whole: told is where the run begins.
+    assert (finding["file"], finding["offset"]) == ("data", 0)
 
 
 @pytest.mark.parametrize("command", ["check", "dump"])
