@@ -7,6 +7,7 @@ if nobody does, is its time. It knows coordinator and branches, and neither Spar
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import os
@@ -31,6 +32,8 @@ from idl.otids import otid_of, show, split_otid
 # How long a beginning is tried, and how long an end is asked for before nobody knows of it.
 BEGIN_S = 20.0
 DECIDE_S = 300.0
+# How long a commit waits for what it has decided to be seen.
+THERE_S = 60.0
 PAUSE_S = 0.1
 PAUSE_S_MAX = 2.0
 
@@ -209,6 +212,27 @@ def decide(
     if outcome.status is not Status.COMMITTED:
         reason = outcome.reason or "the coordinator rolled it back"
         raise RolledBack(f"transaction {show(gtrid)}: {reason}")
+
+
+def wait_until_there(
+    connection: Connection,
+    gtrid: bytes,
+    branches: Iterable[PreparedBranch],
+    patience_s: float = THERE_S,
+) -> None:
+    """What was decided can be seen at this node, or it takes longer than that; raises nothing.
+
+    A decision is told when it is certain, and a node under load may still be carrying it out.
+    """
+    node = connection.node()
+    deadline = node.clock() + patience_s
+    here = [each for each in branches if each.node == str(node.address) and not each.database]
+    with contextlib.suppress(*RAISED):
+        for branch in here:
+            while node.calls.getOutcome(otid_of(gtrid, branch.name)) is Status.PREPARED:
+                if node.clock() >= deadline:
+                    return
+                node.sleep(PAUSE_S)
 
 
 def give_up(connection: Connection, gtrid: bytes, patience_s: float = BEGIN_S) -> Outcome:

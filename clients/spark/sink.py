@@ -34,6 +34,7 @@ from clients.spark.sharing import (
     decide,
     give_up,
     wait_for_node,
+    wait_until_there,
 )
 from clients.transaction import Outcome
 from idl.otids import show
@@ -82,7 +83,7 @@ class QueueWriter(DataSourceArrowWriter):
         if self._is_skipped:
             return
         try:
-            decide(connection_of(self._options), self._gtrid, branches_of(votes))
+            commit_votes(connection_of(self._options), self._gtrid, votes)
         except CommittedByAnother as other:
             if not self._options.txn_app_id:
                 raise
@@ -148,9 +149,11 @@ def votes_of(messages: Iterable[WriterCommitMessage | None]) -> list[Vote]:
     return [each for each in messages if isinstance(each, Vote) and each.gtrid]
 
 
-def branches_of(votes: Iterable[Vote]) -> list[Any]:
-    """All branches of the votes."""
-    return [branch for vote in votes for branch in vote.branches]
+def commit_votes(connection: Connection, gtrid: bytes, votes: Iterable[Vote]) -> None:
+    """Exactly these votes are committed, and whoever looks into the queue finds their rows."""
+    branches = [branch for vote in votes for branch in vote.branches]
+    decide(connection, gtrid, branches)
+    wait_until_there(connection, gtrid, branches)
 
 
 def give_up_quietly(options: Options, gtrid: bytes) -> None:

@@ -25,12 +25,11 @@ from clients.spark.sharing import (
     CommittedByAnother,
     begin,
     connection_of,
-    decide,
     wait_for_node,
 )
 from clients.spark.sink import (
     SKIPPED,
-    branches_of,
+    commit_votes,
     give_up_quietly,
     put_rows,
     votes_of,
@@ -81,7 +80,7 @@ class QueueStreamWriter(DataSourceStreamArrowWriter):
                 f"have voted in several ({names}); start the query again"
             )
         try:
-            decide(connection_of(self._options), gtrids[0], branches_of(votes))
+            commit_votes(connection_of(self._options), gtrids[0], votes)
         except CommittedByAnother as other:
             # What was committed is the same batch of the same query.
             log.warning("OnceMQ: batch %d: %s", batchId, other)

@@ -10,6 +10,7 @@ import oncemq
 from clients.spark import sharing
 from clients.spark.attempts import Attempt, branch_name
 from idl import system
+from idl.cos import Status
 from tests.unit.clients.spark.test_attempts import payloads, some
 
 
@@ -118,6 +119,31 @@ def test_a_node_that_restarts_is_waited_for_but_not_for_ever(
     with pytest.raises(oncemq.ConnectionLost, match="cannot reach it"):
         sharing.wait_for_node(connection)
     assert sum(waited) <= sharing.BEGIN_S + 1
+
+
+def test_a_commit_that_is_still_carried_out_is_waited_for(
+    connection: oncemq.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = connection.node()
+    gtrid = sharing.begin(connection, 60.0).gtrid
+    branch = sharing.PreparedBranch(str(node.address), "b.1")
+    answers = iter([Status.PREPARED, Status.PREPARED, Status.COMMITTED])
+    waited: list[float] = []
+
+    class Slow:
+        """A node that has carried it out at the third call, and then never again."""
+
+        def getOutcome(self, otid: object) -> Status:
+            return next(answers, Status.PREPARED)
+
+    monkeypatch.setattr(node, "calls", Slow())
+    monkeypatch.setattr(node, "clock", lambda: sum(waited))
+    monkeypatch.setattr(node, "sleep", waited.append)
+
+    sharing.wait_until_there(connection, gtrid, [branch])
+    assert len(waited) == 2
+    sharing.wait_until_there(connection, gtrid, [branch])
+    assert sharing.THERE_S <= sum(waited) <= sharing.THERE_S + 1
 
 
 @pytest.mark.parametrize("url", ["memory:", "file:./data", "FILE:/data"])
