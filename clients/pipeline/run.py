@@ -107,6 +107,7 @@ class Runner:
     def _run_available(self) -> None:
         """What was there at the beginning is done, and nothing that came later."""
         left = dict(self._tried(self._work.waiting))
+        looks = 0
         while not self._stop():
             self._progress.waiting = left
             most = {name: min(self._plan.batch_messages, left[name]) for name in left}
@@ -114,7 +115,14 @@ class Runner:
                 return
             done = self._tried(lambda most=most: self._batch(most))  # type: ignore[misc]
             if done is None:
-                return
+                # What a batch that failed had locked comes back when its transaction is settled.
+                looks += 1
+                if not self._progress.retries or looks > self._plan.retries:
+                    return
+                self._progress.state = "waiting for what a failed batch had locked"
+                self._wait(pause_s(looks))
+                continue
+            looks = 0
             for name, rows in done.rows_in.items():
                 left[name] -= rows
 

@@ -196,7 +196,8 @@ def _tell_done(
     """Batches that Spark has finished, too, with the rows that it says they had."""
     for each in query.recentProgress:
         batch = done.pop(each["batchId"], None)
-        if batch is not None:
+        # Spark ends with an empty one, which nobody wants to hear of.
+        if batch is not None and each["numInputRows"]:
             committed(batch._replace(rows_in={source.name: each["numInputRows"]}))
 
 
