@@ -127,12 +127,7 @@ def main(
                 setting.scratch, quick, rounds, lambda text: told.print(f"  storage: {text} ...")
             )
     groups = study(full, rounds, workloads) if PEERS in (names or []) else []
-    for result in found:
-        _show(result, console)
-    for comparison in (one for group in chosen.values() for one in group if one.skipped):
-        console.print(
-            f"{comparison.title}: skipped, {comparison.skipped}", style="yellow", soft_wrap=True
-        )
+    _show_all(found, chosen, console)
     storage.show(report, console)
     peers.show(groups, console)
     if page and groups:
@@ -177,6 +172,15 @@ def _run_all(chosen: dict[str, list[Comparison]], effort: Effort) -> list[Result
 
 
 # --- For people ----------------------------------------------------------------------------------
+
+
+def _show_all(found: list[Result], chosen: dict[str, list[Comparison]], console: Console) -> None:
+    for result in found:
+        _show(result, console)
+    for comparison in (one for group in chosen.values() for one in group if one.skipped):
+        console.print(
+            f"{comparison.title}: skipped, {comparison.skipped}", style="yellow", soft_wrap=True
+        )
 
 
 def _show(result: Result, console: Console) -> None:

@@ -2,8 +2,7 @@
 
 Vocabulary only: structs, exceptions and one Protocol per interface, each value checked when it is
 made. It knows no transport, no storage and no order of messages. The contract test compares every
-name, type, order and exception with the IDL texts. It is long because a node has many operations,
-and cutting it in two would only hide which of them belong together.
+name, type, order and exception with the IDL texts. It is long because a node has many operations.
 """
 
 from __future__ import annotations

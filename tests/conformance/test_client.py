@@ -1,4 +1,7 @@
-"""The client, as people use it: the same for a node in this process and for one far away."""
+"""The client, as people use it: the same for a node in this process and for one far away.
+
+It is long because all that people do with a queue is tried at each of these places.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A row and a message as one act, with a real MariaDB: what holds, and what a user is told."""
+"""A row and a message as one act, with a real MariaDB: what holds, and what a user is told.
+
+It is long because each trap has a test here, with the words that a user sees.
+"""
 
 from __future__ import annotations
 

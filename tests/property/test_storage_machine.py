@@ -157,8 +157,18 @@ class StorageMachine(RuleBasedStateMachine):
 
     @rule(actor=actors)
     def commit_one_phase(self, actor: int) -> None:
-        was = self.model.outcome(self.actors[actor])
-        self._do("commit_one_phase", self.actors[actor], forced=was is Outcome.ACTIVE)
+        branch = self.actors[actor]
+        is_active = self.model.outcome(branch) is Outcome.ACTIVE
+        is_empty = self._has_changed_nothing(branch)
+        if is_active and is_empty:
+            # What was done before is safe then; that this has ended is not.
+            self.model.done(forced=True)
+        self._do("commit_one_phase", branch, forced=is_active and not is_empty)
+
+    def _has_changed_nothing(self, branch: bytes) -> bool:
+        state = self.model.state
+        changed = [row for row in state.rows if branch in (row.stored_by, row.taken_by)]
+        return not changed and not state.raised.get(branch)
 
     @rule(actor=actors, force=st.booleans())
     def commit(self, actor: int, force: bool) -> None:

@@ -62,7 +62,7 @@ def test_a_runtime_without_the_vector_module_stands_behind_a_shim(
     home = ensure_java(environment, tmp_path)
     assert home is not None
     assert home != real
-    java = [home / "bin" / "java", "--add-modules=jdk.incubator.vector", "-version"]
+    java = [str(home / "bin" / "java"), "--add-modules=jdk.incubator.vector", "-version"]
     assert subprocess.run(java, check=False, capture_output=True).returncode == 0
     # Once more, by the shim that is there, and by one that the user names.
     del environment["JAVA_HOME"]
