@@ -17,6 +17,7 @@ at once. SIGHUP makes it read the permissions and the level of its log again. Ot
 from __future__ import annotations
 
 import argparse
+import gc
 import logging
 import os
 import resource
@@ -49,6 +50,7 @@ from mqserver.transactions.orphans import AskingTimes
 OK, WRONG_SETTINGS, DAMAGED, IN_USE, NOT_A_STORE, FAULT, SYSTEM = 0, 2, 3, 4, 5, 70, 71
 IDENTITY_BYTES = 16
 CALL_ROOM_BYTES = 65_536
+GC_THRESHOLDS = (50_000, 20, 100)
 # The narrowest that fits says it.
 EXIT_CODES: dict[type[Exception], int] = {
     StorageLocked: IN_USE,
@@ -74,6 +76,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (BadFile, UnsafeSetting, InvalidValue, OSError) as wrong:
         return _regret(str(wrong), WRONG_SETTINGS)
     _protect_secrets()
+    # Messages come and go by the thousand and form no rings: to look through them often takes a
+    # third of the time of those who read in bulk.
+    gc.set_threshold(*GC_THRESHOLDS)
     logs.set_up("warning" if said.quiet else settings["log.level"], _is_json(settings))
     stopping = _Stopping()
     sys.excepthook = _admit

@@ -392,12 +392,19 @@ class JobTransaction:
         if self.tx.status in (Outcome.ACTIVE, Outcome.ROLLBACK_ONLY):
             with contextlib.suppress(OnceMQError, *RAISED):
                 self.tx.rollback()
-            for node, name in self._lists:
-                # Who is not told now hears of it from the coordinator.
-                with contextlib.suppress(OnceMQError, *RAISED), limited(ROLLBACK_S):
-                    node.calls.rollbackBranch(structs.branch(self._gtrid, name, None))
             log.info("OnceMQ: transaction %s is rolled back: %s", self.tx, reason)
+        if self.tx.status is Outcome.ROLLED_BACK:
+            self._tell_nodes()
         self._let_go()
+
+    def _tell_nodes(self) -> None:
+        """What has not voted is rolled back at once; who is not told now asks the coordinator."""
+        left = [*self._lists]
+        if self._mark:
+            left += [(self._node_at(each.node), each.name) for each in self._branches]
+        for node, name in left:
+            with contextlib.suppress(OnceMQError, *RAISED), limited(ROLLBACK_S):
+                node.calls.rollbackBranch(structs.branch(self._gtrid, name, None))
 
     def _prepared(self) -> list[mqParticipant]:
         """What only now votes: the lists that were read, and all of it where a mark decides."""
