@@ -36,8 +36,20 @@ def missing() -> Callable[[str], NoReturn]:
     return _end_test
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The tests that share a Spark session go to one worker: to start one takes long."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """What is said on the command line for all tests."""
+    parser.addoption("--thorough", action="store_true", help="also what takes too long every time")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out what was not asked for.
+
+    The tests that share a Spark session go to one worker: to start one takes long.
+    """
+    if not config.getoption("--thorough"):
+        long = [item for item in items if item.get_closest_marker("thorough") is not None]
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if item not in long]
     for item in items:
         if _SPARK in item.path.parents:
             item.add_marker(pytest.mark.xdist_group("spark"))

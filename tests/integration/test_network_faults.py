@@ -21,7 +21,7 @@ from tests.integration.conftest import KillOptions
 from tests.integration.crew import Crew, Report
 from tests.integration.fault_proxy import WEIGHTS, FaultProxy, proxies_before, renumbered
 
-SECONDS = 15.0
+SECONDS = 10.0
 SECONDS_MORE = 30.0
 FAULTS_MIN = 200
 

@@ -6,10 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
+import pytest
+
 from tests.integration.spark.job_process import judge, own_servers, run_job
 from tests.integration.spark.world import has_java
 
 
+@pytest.mark.thorough
 def test_a_job_on_spark_connect_is_exact(
     tmp_path: Path, missing: Callable[[str], NoReturn]
 ) -> None:

@@ -133,7 +133,9 @@ def test_messages_become_messages_and_rows_in_one_transaction_a_batch(
     assert "batch 1: 250 in, 250 to queue" in told.err
 
 
-@pytest.mark.parametrize("victim", ["node", "coordinator"])
+@pytest.mark.parametrize(
+    "victim", ["node", pytest.param("coordinator", marks=pytest.mark.thorough)]
+)
 def test_a_batch_in_which_a_server_dies_is_tried_again(
     billing: Billing, victim: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
