@@ -26,7 +26,7 @@ help: ## List the targets (this is the default).
 
 # One worker more than processors, since many tests wait for other processes.
 test: $(READY) components ## Run the tests.
-	$(RUN) pytest -n 3 --dist loadgroup $(ARGS)
+	$(RUN) pytest -n 3 $(ARGS)
 
 check: $(READY) ## Check style, formatting and types.
 	$(RUN) ruff check

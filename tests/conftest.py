@@ -10,14 +10,14 @@ import os
 import shutil
 import signal
 from collections.abc import Callable
-from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadScopeScheduling
 
 _IN_CI = os.environ.get("CI") == "true"
-_SPARK = Path(__file__).parent / "integration" / "spark"
+_SPARK = "tests/integration/spark/"
 
 # Whoever is started in the background of a shell ignores Ctrl-C, and so do its children: those that
 # tests interrupt must not.
@@ -42,17 +42,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out what was not asked for.
-
-    The tests that share a Spark session go to one worker: to start one takes long.
-    """
+    """Leaves out what was not asked for."""
     if not config.getoption("--thorough"):
         long = [item for item in items if item.get_closest_marker("thorough") is not None]
         config.hook.pytest_deselected(items=long)
         items[:] = [item for item in items if item not in long]
-    for item in items:
-        if _SPARK in item.path.parents:
-            item.add_marker(pytest.mark.xdist_group("spark"))
+
+
+class _SparkTogether(LoadScopeScheduling):  # type: ignore[misc]
+    """Tests that share a Spark session go to one worker; to start one takes long."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return _SPARK if nodeid.startswith(_SPARK) else nodeid
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    """Who runs which test, where several processes do."""
+    return _SparkTogether(config, log)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
