@@ -119,7 +119,6 @@ class Checkpoint:
         self._index = index
         self._moves: list[_Move] = []
         self._still_in_log: list[Stored] = []
-        self._repeated_bytes = 0
 
     def take(self, restart_lsn: int, next_key: int) -> int:
         """The checkpoint is on disk, and the log can be read from `restart_lsn` on; its size."""
@@ -150,7 +149,7 @@ class Checkpoint:
         self._payloads.release_waiting()
         self._files.shrink()
         self._log.forget_before(restart_lsn)
-        return len(body) + self._repeated_bytes
+        return len(body)
 
     # --- Moving
 
@@ -233,7 +232,6 @@ class Checkpoint:
         try:
             body, start = pack_branch(branch)
             branch.lsn = self._log.append(RecordKind.PREPARED, body, may_use_spare=True)
-            self._repeated_bytes += len(body)
         finally:
             for entry in lost:
                 entry.payload = None

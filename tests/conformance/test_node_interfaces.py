@@ -369,6 +369,13 @@ def test_many_messages_are_put_counted_browsed_and_got(place: Place, queue: str)
         place.node.putMany(ALONE, 0, queue, altered)
 
 
+def test_the_next_messages_move_to_another_queue(place: Place, queue: str) -> None:
+    place.put(queue, b"1", b"2", b"3")
+    target = f"{queue}-moved"
+    assert place.node.moveMany(queue, target, ANY, 2, 0) == 2
+    assert (place.seen(queue), place.seen(target)) == ((b"3",), (b"1", b"2"))
+
+
 def test_a_transaction_on_one_node_is_one_push_down(place: Place, queue: str) -> None:
     (key,) = place.put(queue, b"old")
     branch = place.branch()

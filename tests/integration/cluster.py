@@ -32,15 +32,22 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 START_S = 60.0
 STOP_S = 30.0
 SETTLE_S = 60.0
-# Below those that the system gives to connections: nobody takes the port of one that is down.
-PORTS = range(20_000, 32_000)
+# Below those that the system gives to connections, and those of the databases: nobody takes the
+# port of one that is down. Processes of pytest that run at once have ports of their own.
+PORTS = range(20_000, 28_000)
+WORKERS_MAX = 16
+WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % WORKERS_MAX
+_given: set[int] = set()
 
 
 def free_port(chance: random.Random) -> int:
-    """A port on which nobody listens."""
+    """A port on which nobody listens, and that no other server of these tests has."""
     while True:
-        port = chance.choice(PORTS)
+        port = chance.choice(PORTS[WORKER::WORKERS_MAX])
+        if port in _given:
+            continue
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            _given.add(port)
             return port
 
 

@@ -47,12 +47,14 @@ def replace(file: Path, old: str, new: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_protocol_keeps_its_promises_and_settles(check: Run) -> None:
     result = check("quick")
     assert result.returncode == 0, result.stderr
     assert "| everything holds " in result.stdout
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("bug", ["decision_not_forced", "second_voting_round"])
 def test_planted_bug_is_found(check: Run, bug: str) -> None:
     result = check(bug)

@@ -344,6 +344,7 @@ def maria(missing: Callable[[str], NoReturn]) -> mariadb.Server:
         missing(str(absent))
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.timeout(0)
 def test_row_and_message_are_one_act_in_mariadb_too(

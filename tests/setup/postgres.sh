@@ -98,7 +98,7 @@ END
 # Whoever looks for a free port first and takes it later may find it taken; so the server looks.
 start_on_a_free_port() {
     for _ in 1 2 3 4 5 6 7 8 9 10; do
-        port=$((20000 + RANDOM % 12000))
+        port=$((28000 + RANDOM % 4000))
         echo "port = $port" | as_owner tee -a "$folder/data/postgresql.conf" >/dev/null
         if as_owner "$bin/pg_ctl" -D "$folder/data" -l "$folder/log" -w start >&2; then return; fi
     done

@@ -176,6 +176,7 @@ def test_a_query_that_finds_nothing_lets_the_node_wait(
         query.stop()
 
 
+@pytest.mark.thorough
 def test_every_message_comes_once_and_in_order_through_restarts(
     server: World, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

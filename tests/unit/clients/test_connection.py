@@ -130,7 +130,8 @@ def test_a_session_in_use_is_renewed_until_it_is_let_go() -> None:
         coordinator.renewed.clear()
         heartbeat.watch(leases)
         assert coordinator.renewed.wait(10)
-    thread = next(t for t in threading.enumerate() if t.name == "oncemq-heartbeat")
+    thread = heartbeat._thread
+    assert thread is not None
     heartbeat.unwatch(leases)
     thread.join(10)
     assert not thread.is_alive()
