@@ -27,6 +27,7 @@ REST_S = 30.0
 IDS = list(range(100))
 
 
+@pytest.mark.thorough
 def test_what_a_dead_driver_leaves_is_all_or_nothing_and_comes_to_rest(
     server: World,
     tmp_path: Path,

@@ -133,9 +133,8 @@ def test_messages_become_messages_and_rows_in_one_transaction_a_batch(
     assert "batch 1: 250 in, 250 to queue" in told.err
 
 
-@pytest.mark.parametrize(
-    "victim", ["node", pytest.param("coordinator", marks=pytest.mark.thorough)]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("victim", ["node", "coordinator"])
 def test_a_batch_in_which_a_server_dies_is_tried_again(
     billing: Billing, victim: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -186,6 +185,7 @@ def test_wrong_sql_is_told_in_one_sentence_and_takes_nothing(
     assert len(billing.server.payloads(billing.orders)) == ORDERS
 
 
+@pytest.mark.thorough
 def test_a_stream_does_the_same_from_its_checkpoint(
     billing: Billing, capsys: pytest.CaptureFixture[str]
 ) -> None:

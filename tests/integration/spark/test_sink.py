@@ -143,6 +143,7 @@ def strict_url(server: World, tmp_path: Path) -> Iterator[str]:
         yield f"mq://{node.address}"
 
 
+@pytest.mark.thorough
 def test_a_queue_or_payload_that_the_node_refuses_is_told(
     spark: Any, server: World, strict_url: str
 ) -> None:

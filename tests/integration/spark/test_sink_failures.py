@@ -60,6 +60,7 @@ def test_nothing_is_there_when_a_task_fails_for_good(
     assert server.payloads(queue) == []
 
 
+@pytest.mark.thorough
 def test_a_rollback_needs_no_votes(spark: Any, server: World, tmp_path: Path) -> None:
     queue = server.new_queue()
     with pytest.raises(Exception, match="all tasks fail"):
@@ -70,6 +71,7 @@ def test_a_rollback_needs_no_votes(spark: Any, server: World, tmp_path: Path) ->
     assert undecided == []
 
 
+@pytest.mark.thorough
 def test_nothing_is_there_when_the_commit_fails(spark: Any, server: World, tmp_path: Path) -> None:
     queue = server.new_queue()
     with pytest.raises(Exception, match="the commit fails"):

@@ -126,6 +126,7 @@ def test_filters_go_to_the_node_only_where_they_were_asked_for(spark: Any, serve
         spark.conf.set(PUSH_DOWN, "false")
 
 
+@pytest.mark.thorough
 def test_a_task_whose_process_dies_reads_the_same_again(
     spark: Any, server: World, tmp_path: Path
 ) -> None:
@@ -192,6 +193,7 @@ def taken(spark: Any, server: World, locked: LockedList, **options: object) -> A
     return look(spark, server, locked.queue, "oncemq", **given)
 
 
+@pytest.mark.thorough
 def test_a_transaction_reads_a_list_that_nobody_else_sees(spark: Any, server: World) -> None:
     queue = server.new_queue()
     payloads = fill(server, queue, 6000)

@@ -96,6 +96,7 @@ def test_a_batch_is_written_anew_when_its_commit_failed(query: Query) -> None:
     query.check()
 
 
+@pytest.mark.thorough
 def test_a_batch_without_any_vote_is_joined_when_it_is_replayed(query: Query) -> None:
     query.add(100)
     with pytest.raises(Exception, match="all tasks fail"):
@@ -105,6 +106,7 @@ def test_a_batch_without_any_vote_is_joined_when_it_is_replayed(query: Query) ->
     query.check()
 
 
+@pytest.mark.thorough
 def test_lines_are_there_once_when_first_attempts_fail(query: Query) -> None:
     query.add(100)
     query.add(100)

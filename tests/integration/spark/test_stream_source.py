@@ -114,7 +114,14 @@ def test_a_queue_is_copied_batch_by_batch_and_let_go(spark: Any, server: World, 
     server.check_settled()
 
 
-@pytest.mark.parametrize("place", [RESERVED, UNCOMMITTED, COMMITTED])
+@pytest.mark.parametrize(
+    "place",
+    [
+        pytest.param(RESERVED, marks=pytest.mark.thorough),
+        pytest.param(UNCOMMITTED, marks=pytest.mark.thorough),
+        COMMITTED,
+    ],
+)
 def test_a_query_whose_process_dies_goes_on_from_its_checkpoint(
     spark: Any, server: World, job: Job, place: str
 ) -> None:
@@ -128,6 +135,7 @@ def test_a_query_whose_process_dies_goes_on_from_its_checkpoint(
     assert reserved(server, job.settings["consumer"]) == [0]
 
 
+@pytest.mark.thorough
 def test_a_task_whose_process_dies_is_tried_again(spark: Any, server: World, job: Job) -> None:
     fill(server, job.source, 0, 600)
     plan_deaths(job.folder / "deaths", READING)
@@ -152,6 +160,7 @@ def test_a_second_query_under_the_same_name_is_refused(
     check_ordered(server, job.sink, 20)
 
 
+@pytest.mark.thorough
 def test_a_query_that_finds_nothing_lets_the_node_wait(
     spark: Any, server: World, tmp_path: Path
 ) -> None:
