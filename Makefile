@@ -24,9 +24,9 @@ help: ## List the targets (this is the default).
 	@echo 'ARGS="…" goes to the program that is run:   make test ARGS="-k log -x"'
 	@echo 'PYTHON=… names the interpreter, VENV=… the environment (default .venv).'
 
-# One worker more than processors, since many tests wait for other processes.
+# More workers than processors: one drives Spark, and many tests wait for disks and processes.
 test: $(READY) components ## Run the tests.
-	$(RUN) pytest -n 3 $(ARGS)
+	$(RUN) pytest -n 4 $(ARGS)
 
 check: $(READY) ## Check style, formatting and types.
 	$(RUN) ruff check
