@@ -26,7 +26,7 @@ help: ## List the targets (this is the default).
 
 # More workers than processors: one drives Spark, and many tests wait for disks and processes.
 test: $(READY) components ## Run the tests.
-	$(RUN) pytest -n 4 $(ARGS)
+	$(RUN) pytest -n 3 $(ARGS)
 
 check: $(READY) ## Check style, formatting and types.
 	$(RUN) ruff check

@@ -172,6 +172,7 @@ class Client(threading.Thread):
         return vote is Vote.COMMIT
 
 
+@pytest.mark.thorough
 def test_killed_processes_leave_every_transaction_whole(
     cluster: Cluster, request: pytest.FixtureRequest
 ) -> None:

@@ -63,6 +63,7 @@ def test_every_type_arrives_as_it_is(spark: Any, server: World, postgres: Postgr
     assert postgres.rows() == rows
 
 
+@pytest.mark.thorough
 def test_rows_and_messages_are_there_together_or_not_at_all(
     spark: Any, server: World, postgres: PostgresTable
 ) -> None:
@@ -95,6 +96,7 @@ def test_rows_and_messages_are_there_together_or_not_at_all(
     assert server.payloads(orders) == []
 
 
+@pytest.mark.thorough
 def test_a_row_that_the_table_refuses_is_told_and_may_be_left_behind(
     spark: Any, server: World, postgres: PostgresTable
 ) -> None:
@@ -115,6 +117,7 @@ def test_a_row_that_the_table_refuses_is_told_and_may_be_left_behind(
     assert len(server.payloads(out)) == len(IDS)
 
 
+@pytest.mark.thorough
 def test_a_database_without_two_phase_commit_decides(
     spark: Any, server: World, sqlite: SqliteTable
 ) -> None:
@@ -139,6 +142,7 @@ def test_a_database_without_two_phase_commit_decides(
     assert server.payloads(orders) == []
 
 
+@pytest.mark.thorough
 def test_one_that_decides_is_named_before_anything_is_prepared(
     spark: Any, server: World, sqlite: SqliteTable
 ) -> None:
@@ -155,6 +159,7 @@ def test_one_that_decides_is_named_before_anything_is_prepared(
     assert (sqlite.ids(), len(server.payloads(out))) == (IDS, 2 * len(IDS))
 
 
+@pytest.mark.thorough
 def test_a_version_that_a_mark_has_committed_is_known_by_the_database(
     spark: Any, server: World, sqlite: SqliteTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
