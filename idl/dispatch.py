@@ -22,6 +22,7 @@ from idl.marshal import (
     operation_codecs,
     write_exception,
 )
+from idl.turns import check_prompt
 
 log = logging.getLogger("oncemq.orb")
 
@@ -100,6 +101,7 @@ class ObjectTable:
         """Carries out one request. Whatever goes wrong becomes an answer."""
         try:
             function, codec = self._find(call, name, operation)
+            check_prompt(function)
             values = codec.read_arguments(arguments, references)
         except InvalidValue as wrong:
             told = system.BAD_PARAM(str(wrong))

@@ -37,6 +37,7 @@ from idl.orb import NetworkOrb
 from idl.serving import Entrance, Opening
 from idl.settings import BadSetting, Program, Settings, add_flags, flags_of, read_settings
 from idl.toml_files import BadFile
+from idl.turns import give_way, step_aside
 from mqserver.errors import Corruption, MqError, StorageError, StorageLocked, WrongFormat
 from mqserver.failures import reporting
 from mqserver.node import Node, NodeSettings
@@ -44,7 +45,7 @@ from mqserver.permissions import Permissions
 from mqserver.storage.contract import Storage
 from mqserver.storage.disk import RealDisk
 from mqserver.storage.memory import MemoryStorage
-from mqserver.storage.paged import PagedStorage
+from mqserver.storage.paged import PagedStorage, Turns
 from mqserver.transactions.orphans import AskingTimes
 
 OK, WRONG_SETTINGS, DAMAGED, IN_USE, NOT_A_STORE, FAULT, SYSTEM = 0, 2, 3, 4, 5, 70, 71
@@ -227,7 +228,12 @@ def _open_storage(settings: Settings) -> Storage:
 def _open_paged(data: Path) -> Storage:
     disk = RealDisk(data, create=True)
     try:
-        return PagedStorage(disk, lambda: secrets.token_bytes(IDENTITY_BYTES), time.monotonic)
+        return PagedStorage(
+            disk,
+            lambda: secrets.token_bytes(IDENTITY_BYTES),
+            time.monotonic,
+            turns=Turns(give_way, step_aside),
+        )
     except MqError:
         disk.close()
         raise
@@ -252,6 +258,8 @@ def _open_orb(settings: Settings, entrance: Entrance, opening: Opening) -> Netwo
         token=entrance.token,
         limits=entrance.limits,
         trusted=entrance.trusted | {settings["server.coordinator"]},
+        # A database waits for its server, and knows nothing of turns.
+        takes_turns=not settings["server.storage"].startswith("sql:"),
     )
 
 

@@ -19,6 +19,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from idl.turns import step_aside
 from mqserver.errors import (
     LimitExceeded,
     LockTimeout,
@@ -235,6 +236,7 @@ class Queues:
     def _made(self, queue: str) -> _Known:
         if not self.limits.is_creating:
             raise QueueNotFound(queue)
+        step_aside()
         try:
             self.create(queue, QueueSettings())
         except QueueExists:

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
+from idl.turns import step_aside
 from mqserver.arrivals import Arrival
 from mqserver.storage.contract import EVERYTHING, Selection
 
@@ -54,6 +55,7 @@ class Waiting:
         found = look()
         if found or wait_s <= 0:
             return found
+        step_aside()
         waiter = _Waiter(selection)
         deadline = self._clock() + wait_s
         try:

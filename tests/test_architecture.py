@@ -28,7 +28,7 @@ ROOT_FOLDER = Path(__file__).resolve().parent.parent
 # possible. Tests and benchmarks stand outside the house and need no key. Where two doors lead to a
 # thing, the narrower one counts: `os.environ` is the environment and not the disk.
 
-NETWORK = "idl.orb.frames idl.orb.client idl.orb.server idl.orb.network"
+NETWORK = "idl.orb.frames idl.orb.client idl.orb.server idl.orb.pump idl.orb.network"
 
 DOORS = (
     Door(

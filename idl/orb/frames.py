@@ -159,6 +159,8 @@ class Stream:
         """The socket, which may have become another one, is read and written here from now on."""
         self._is_plain = not isinstance(self.sock, ssl.SSLSocket)
         self.sock.setblocking(self._is_plain)
+        # The flag is for the plain socket, which would block; TLS knows no flags.
+        self._at_once = (_AT_ONCE,) if self._is_plain else ()
         # How long the kernel waits for bytes; none yet.
         self._wait_s = 0.0
         self._poll = select.poll()
@@ -167,6 +169,27 @@ class Stream:
     def receive(self, policy: Policy, deadline: float, message_s: float | None = None) -> Frame:
         """The next frame, by the deadline; with `message_s` it begins by then and ends so soon."""
         data = self._ahead or self._piece(READ_AHEAD_BYTES, deadline)
+        return self._usual(data, policy) or self._received(data, policy, deadline, message_s)
+
+    def receive_at_once(self, policy: Policy) -> Frame | None:
+        """The next frame, if all of it is here and it is a usual one; what is here is kept."""
+        if not self._ahead:
+            try:
+                self._ahead = self.sock.recv(READ_AHEAD_BYTES, *self._at_once)
+            except _NOT_NOW:
+                return None
+            if not self._ahead:
+                raise ConnectionResetError("the other side closed the connection")
+        return self._usual(self._ahead, policy)
+
+    @property
+    def has_more(self) -> bool:
+        """Whether something has arrived here that the kernel does not know of any more."""
+        return bool(self._ahead) or (
+            isinstance(self.sock, ssl.SSLSocket) and self.sock.pending() > 0
+        )
+
+    def _usual(self, data: bytes, policy: Policy) -> Frame | None:
         if len(data) >= _USUAL_BYTES:
             start, flags, seq, size, beside_size, request_id, _, magic, digest_start, digest = (
                 _unpack_usual(data)
@@ -186,7 +209,7 @@ class Stream:
                     self._ahead = b""
                     flags &= ~HAS_REQUEST_ID
                     return _new_tuple(Frame, (start[6], flags, seq, request_id, whole, b""))
-        return self._received(data, policy, deadline, message_s)
+        return None
 
     def _received(
         self, data: bytes, policy: Policy, deadline: float, message_s: float | None
@@ -227,14 +250,19 @@ class Stream:
             raise Damaged(seq, request_id)
         return Frame(kind, flags & ~HAS_REQUEST_ID, seq, request_id, body, transaction)
 
-    def send(self, data: bytes, deadline: float) -> None:
-        """Hands all of the data to the network by the deadline."""
-        sent = 0
+    def send_at_once(self, data: bytes) -> int:
+        """Hands as much of the data to the network as it takes without waiting; how much."""
+        try:
+            return self.sock.send(data, *self._at_once)
+        except _NOT_NOW:
+            return 0
+
+    def send(self, data: bytes, deadline: float, sent: int = 0) -> None:
+        """Hands all of the data to the network by the deadline, or all that is not `sent`."""
         while True:
             try:
                 rest = memoryview(data)[sent:] if sent else data
-                # The flag is for the plain socket, which would block; TLS knows no flags.
-                sent += self.sock.send(rest, _AT_ONCE) if self._is_plain else self.sock.send(rest)
+                sent += self.sock.send(rest, *self._at_once)
                 if sent == len(data):
                     return
             except _NOT_NOW as busy:

@@ -54,7 +54,8 @@ class NetworkOrb:
 
     Shared by any number of threads, and usable in a forked child, where it is a client only.
     References that a caller names lead to the caller's own host, to here, or to `trusted` servers;
-    only the last are shown this orb's token.
+    only the last are shown this orb's token. With `takes_turns` prompt calls from all peers share
+    one thread: see `idl.turns` for what that asks of the servants.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class NetworkOrb:
         limits: Limits | None = None,
         timeout_s: float = CALL_TIMEOUT_S,
         trusted: frozenset[Address] = frozenset(),
+        takes_turns: bool = False,
     ) -> None:
         self.address: Address | None = None
         self._limits = limits or Limits()
@@ -78,6 +80,7 @@ class NetworkOrb:
         self._calls_to_strangers = _Calls(client_tls, None, self._limits, timeout_s)
         self._trusted = trusted
         self._server: Server | None = None
+        self._takes_turns = takes_turns
         if listen is not None:
             check_listening(listen.host, tls, authenticator)
             self._serve(listen, advertise, tls, authenticator or AnyoneHere())
@@ -138,6 +141,7 @@ class NetworkOrb:
             references=lambda host: _PeerReferences(
                 host, own, self._trusted, self._calls, self._calls_to_strangers
             ),
+            takes_turns=self._takes_turns,
         )
         self._server = Server(listener, serving)
 

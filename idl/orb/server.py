@@ -1,8 +1,9 @@
 """The server's side of the network: peers are let in, and their requests answered.
 
 One thread accepts and never reads; each peer has a thread of its own, from its TLS greeting to its
-last request. Who a peer is says the authenticator, what it may do the object table; this module
-sees to it that no peer can hold up another.
+last request, or, where calls take turns, until it was let in: then the pump listens to it. Who a
+peer is says the authenticator, what it may do the object table; this module sees to it that no peer
+can hold up another.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from idl.marshal import References, codec_of, write_exception
 from idl.orb import frames
 from idl.orb.audit import Audit
 from idl.orb.guard import Gate, Limits, Policy
+from idl.orb.pump import Pump
+from idl.turns import SteppedAside
 
 DRAIN_POLL_S = 0.005
 ACCEPT_PAUSE_S = 0.02
@@ -59,6 +62,10 @@ class _Peer(frames.Stream):
         self.references: References = _NO_REFERENCES
         self.seq = 0
         self.is_busy = False
+        # The pump's.
+        self.descriptor = sock.fileno()
+        self.is_listened_to = False
+        self.quiet_since = 0.0
 
 
 @dataclass(frozen=True)
@@ -71,6 +78,8 @@ class Serving:
     limits: Limits
     # What references mean that come from this host.
     references: Callable[[str], References]
+    # Whether those that were let in share one thread, as long as their calls are prompt.
+    takes_turns: bool = False
 
 
 class Server:
@@ -87,6 +96,9 @@ class Server:
         self._is_closing = False
         self._login_policy = self._policy(frames.CONNECT, self._limits.handshake_bytes_max)
         self._call_policy = self._policy(frames.INVOKE, self._limits.message_bytes_max)
+        self._pump: Pump[_Peer] | None = None
+        if serving.takes_turns:
+            self._pump = Pump(self._take_turn, self._dismiss, limits.idle_s)
         self._acceptor = threading.Thread(target=self._accept, name="orb-accept", daemon=True)
         self._acceptor.start()
 
@@ -105,6 +117,8 @@ class Server:
             time.sleep(DRAIN_POLL_S)
         for peer in self._gate.everyone():
             peer.interrupt()
+        if self._pump is not None:
+            self._pump.close()
 
     def _policy(self, kind: int, frame_bytes_max: int) -> Policy:
         return Policy(
@@ -146,24 +160,49 @@ class Server:
             peer.reset()
 
     def _attend(self, peer: _Peer) -> None:
-        """Everything that happens on one connection, in a thread of its own."""
+        """Everything that happens on one connection until the pump has it, or else to its end."""
+        if self._do(peer, self._welcome):
+            self._listen(peer)
+
+    def _welcome(self, peer: _Peer) -> bool:
+        """Whether the peer was let in, and stays. See `_do`."""
+        peer.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if not self._let_in(peer):
+            return False
+        if self._pump is None:
+            while not self._is_closing:
+                self._answer_one(peer)
+        return not self._is_closing
+
+    def _do(self, peer: _Peer, work: Callable[[_Peer], bool]) -> bool:
+        """Does it, and says whether the peer stays; one that does not is gone, and its place free.
+
+        Its own failure ends one connection, not the server.
+        """
+        stays = False
         try:
-            peer.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if self._let_in(peer):
-                while not self._is_closing:
-                    self._answer_one(peer)
+            stays = work(peer)
         except frames.Refused as refused:
             name = peer.principal.name
             self._audit.record("frame refused", host=peer.host, principal=name, reason=refused)
+            self._leave(peer)
             peer.reset()
         except OSError as gone:
             log.debug("connection from %s ended: %s", peer.host, gone)
-        # This is the loop that serves calls: its own failure ends one connection, not the server.
+        # This is the loop that serves calls.
         except Exception:
             log.exception("connection from %s failed", peer.host)
         finally:
-            self._gate.leave(peer)
-            peer.close()
+            if not stays:
+                self._leave(peer)
+                peer.close()
+        return stays
+
+    def _leave(self, peer: _Peer) -> None:
+        # Before its socket is closed, whose number may then be another's.
+        if self._pump is not None:
+            self._pump.turn_from(peer)
+        self._gate.leave(peer)
 
     def _let_in(self, peer: _Peer) -> bool:
         deadline = time.monotonic() + self._limits.handshake_s
@@ -225,16 +264,23 @@ class Server:
         except frames.Damaged as damaged:
             # The caller shall know that nothing was done; who can tell what comes after this frame?
             told = _refusal(system.MARSHAL("the request was damaged on the way"), _NO_REFERENCES)
-            self._send(peer, damaged.seq, damaged.request_id, told)
+            self._send(peer, self._reply(damaged.seq, damaged.request_id, told))
             raise
         peer.is_busy = True
         try:
-            peer.seq = (peer.seq + 1) & 0xFFFF
-            if request.seq != peer.seq:
-                raise frames.Refused("a frame that does not follow the one before")
-            self._send(peer, request.seq, request.request_id, self._answer(peer, request))
+            self._check_order(peer, request)
+            self._answer_request(peer, request)
         finally:
             peer.is_busy = False
+
+    def _check_order(self, peer: _Peer, request: frames.Frame) -> None:
+        peer.seq = (peer.seq + 1) & 0xFFFF
+        if request.seq != peer.seq:
+            raise frames.Refused("a frame that does not follow the one before")
+
+    def _answer_request(self, peer: _Peer, request: frames.Frame) -> None:
+        answer = self._answer(peer, request)
+        self._send(peer, self._reply(request.seq, request.request_id, answer))
 
     def _answer(self, peer: _Peer, request: frames.Frame) -> Answer:
         references = peer.references
@@ -250,7 +296,7 @@ class Server:
         call = Call(request.request_id, peer.principal, peer.host, transaction)
         return self._objects.serve(call, name, operation, arguments, references)
 
-    def _send(self, peer: _Peer, seq: int, request_id: bytes, answer: Answer) -> None:
+    def _reply(self, seq: int, request_id: bytes, answer: Answer) -> bytes:
         plain, is_exception = answer
         body = wire.pack(plain)
         if len(body) > self._body_bytes_max:
@@ -262,8 +308,82 @@ class Server:
             plain, is_exception = _refusal(told, _NO_REFERENCES)
             body = wire.pack(plain)
         flags = frames.EXCEPTION if is_exception else 0
-        reply = frames.encode(frames.RESULT, seq, request_id, body, b"", flags)
-        peer.send(reply, time.monotonic() + self._limits.message_s)
+        return frames.encode(frames.RESULT, seq, request_id, body, b"", flags)
+
+    def _send(self, peer: _Peer, reply: bytes, sent: int = 0) -> None:
+        peer.send(reply, time.monotonic() + self._limits.message_s, sent)
+
+    # --- In turns with others. See `idl.orb.pump`
+
+    def _take_turn(self, peer: _Peer) -> None:
+        """The peer has sent something; it is answered, or left to a helper."""
+        assert self._pump is not None
+        if peer.is_busy:
+            # It does not wait for its answer, or is gone: that is looked at after its answer.
+            self._pump.turn_from(peer)
+        else:
+            self._do(peer, self._answer_promptly)
+
+    def _answer_promptly(self, peer: _Peer) -> bool:
+        """Whether the peer stays. See `_do`."""
+        request = peer.receive_at_once(self._call_policy)
+        if request is None:
+            if peer.has_more:
+                # Not all of it is here, or it is out of the ordinary.
+                self._aside(peer, self._answer_one)
+            return True
+        peer.is_busy = True
+        self._check_order(peer, request)
+        try:
+            answer = self._answer(peer, request)
+        except SteppedAside:
+            self._aside(peer, lambda peer: self._answer_request(peer, request))
+            return True
+        reply = self._reply(request.seq, request.request_id, answer)
+        sent = peer.send_at_once(reply)
+        if sent < len(reply):
+            self._aside(peer, lambda peer: self._send(peer, reply, sent))
+            return True
+        peer.is_busy = False
+        if self._is_closing:
+            return False
+        peer.quiet_since = time.monotonic()
+        if not peer.is_listened_to or peer.has_more:
+            self._listen(peer)
+        return True
+
+    def _dismiss(self, peer: _Peer) -> None:
+        """The peer has been quiet for too long; it hears of it as of the end of the connection."""
+        if not peer.is_busy:
+            peer.interrupt()
+
+    def _aside(self, peer: _Peer, work: Callable[[_Peer], None]) -> None:
+        """A helper does this for the peer; nobody else has to do with it until that is done."""
+        assert self._pump is not None
+
+        def helped(peer: _Peer) -> bool:
+            work(peer)
+            peer.is_busy = False
+            return not self._is_closing
+
+        def help_peer() -> None:
+            if self._do(peer, helped):
+                self._listen(peer)
+
+        self._pump.turn_from(peer)
+        try:
+            self._pump.aside(help_peer)
+        except RuntimeError as full:
+            log.warning("no thread can be started for a call that takes long")
+            raise ConnectionAbortedError("no thread can be started") from full
+
+    def _listen(self, peer: _Peer) -> None:
+        """What the peer sends next is attended to, also what it has sent already."""
+        assert self._pump is not None
+        if peer.has_more:
+            self._aside(peer, self._answer_one)
+        else:
+            self._pump.listen_to(peer)
 
 
 def _refusal(told: system.SystemException, references: References) -> Answer:

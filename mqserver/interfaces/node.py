@@ -27,6 +27,7 @@ from idl.mq import (
     mqWorkList,
 )
 from idl.otids import FORMAT_ID, GTRID_BYTES, check_branch, split_otid
+from idl.turns import prompt, step_aside
 from mqserver.errors import BranchEnded, LimitExceeded, ReservationNotFound
 from mqserver.interfaces.parts import Parts
 from mqserver.interfaces.reservations import Reservations
@@ -40,7 +41,7 @@ from mqserver.interfaces.translation import (
 )
 from mqserver.permissions import Right
 from mqserver.queues import key_number, weight
-from mqserver.storage.contract import Message, NewMessage, Outcome
+from mqserver.storage.contract import EVERYTHING, Message, NewMessage, Outcome, Selection
 from mqserver.transactions.joining import PREFIX
 from mqserver.transactions.requests import Branch, Done, outcome_of
 from mqserver.transactions.resource import branch_id
@@ -49,6 +50,8 @@ NULL_FORMAT_ID = -1
 WAIT_MS_MAX = 60_000
 LISTS_PER_BRANCH_MAX = 100
 NAMES_CACHED_MAX = 1000
+# So many messages are taken before others have their turn.
+PROMPT_MESSAGES_MAX = 100
 NO_KEYS = range(0)
 NAMED_TWICE = "a branch is named beside its transaction, not in the otid"
 
@@ -71,12 +74,14 @@ class NodeServant:
         self._list_bytes_max = parts.work.limits.branch_bytes_max
 
     @_op
+    @prompt
     def getNode(self) -> mqNodeInfo:
         """See `Mq_Node.getNode`."""
         self._parts.entered()
         return mqNodeInfo(self._parts.name, self._parts.coordinator, self._message_bytes_max)
 
     @_op
+    @prompt
     def countMessages(self, queue: str) -> int:
         """See `Mq_Node.countMessages`."""
         self._parts.check(self._parts.entered(), queue, Right.BROWSE, "countMessages")
@@ -86,6 +91,7 @@ class NodeServant:
     # --- Putting and getting
 
     @_op
+    @prompt
     def putMany(self, branch: mqBranch, request: int, queue: str, messages: mqBatch) -> mqKeyList:
         """See `Mq_Node.putMany`."""
         call = self._parts.entered()
@@ -126,6 +132,7 @@ class NodeServant:
         return keys
 
     @_op
+    @prompt
     def getMany(
         self,
         branch: mqBranch,
@@ -138,7 +145,7 @@ class NodeServant:
         """See `Mq_Node.getMany`."""
         call = self._parts.entered()
         self._parts.check(call, queue, Right.READ, "getMany")
-        wanted = selection_of(selection)
+        wanted = self._wanted(selection, count)
         wait_s = min(wait, WAIT_MS_MAX) / 1000
 
         def take(branch: bytes) -> list[Message]:
@@ -147,6 +154,7 @@ class NodeServant:
         return self._take(call, branch, request, "get", take)
 
     @_op
+    @prompt
     def moveMany(
         self, queue: str, target: str, selection: mqSelection, count: int, wait: int
     ) -> int:
@@ -155,7 +163,9 @@ class NodeServant:
         self._parts.check(call, queue, Right.READ, "moveMany")
         self._parts.check(call, target, Right.WRITE, "moveMany")
         self._check_count(count)
-        wanted = selection_of(selection)
+        if not self._queues.is_known(target):
+            step_aside()
+        wanted = self._wanted(selection, count)
         wait_s = min(wait, WAIT_MS_MAX) / 1000
 
         def move(branch: bytes) -> Done:
@@ -219,6 +229,7 @@ class NodeServant:
     # --- Branches
 
     @_op
+    @prompt
     def pushDown(
         self, branch: mqBranch, request: int, work: mqWorkList, completion: mqCompletion
     ) -> tuple[Status, bool, mqKeyListList]:
@@ -256,6 +267,9 @@ class NodeServant:
         self, call: Call, work: mqWork, position: int
     ) -> tuple[str, list[NewMessage], list[int]]:
         queue, removes = work.queue, work.removes
+        if removes or not self._queues.is_known(queue):
+            # Before anything is done: others may hold what is removed, and to make a queue is long.
+            step_aside()
         if work.puts.payloads or not removes:
             self._parts.check(call, queue, Right.WRITE, "pushDown")
         if removes:
@@ -272,6 +286,7 @@ class NodeServant:
         return keys
 
     @_op
+    @prompt
     def prepareBranch(self, branch: mqBranch, messages: int) -> Vote:
         """See `Mq_Node.prepareBranch`."""
         call = self._parts.entered()
@@ -279,12 +294,14 @@ class NodeServant:
         return self._work.prepare(self._branch_id(branch), call.principal.name, recovery, messages)
 
     @_op
+    @prompt
     def rollbackBranch(self, branch: mqBranch) -> None:
         """See `Mq_Node.rollbackBranch`."""
         call = self._parts.entered()
         self._work.rollback(self._branch_id(branch), call.principal.name)
 
     @_op
+    @prompt
     def getOutcome(self, otid: otid_t) -> Status:
         """See `Mq_Node.getOutcome`."""
         caller = self._parts.entered().principal.name
@@ -384,6 +401,13 @@ class NodeServant:
         return self._reservations.finished(self._parts.entered(), consumer)
 
     # --- What they have in common
+
+    def _wanted(self, selection: mqSelection, count: int) -> Selection:
+        """What is asked for. To look through a queue, or to take many, is work that takes long."""
+        wanted = selection_of(selection)
+        if count > PROMPT_MESSAGES_MAX or wanted is not EVERYTHING:
+            step_aside()
+        return wanted
 
     def _request(
         self,

@@ -46,8 +46,8 @@ class Parts:
     lock_wait_s: float
     messages_per_call_max: int
     is_closing: Callable[[], bool]
-    # Threads that are serving a call: whoever closes the node waits for them.
-    running: set[int] = field(default_factory=set)
+    # How many calls each thread is serving: whoever closes the node waits for them.
+    running: dict[int, int] = field(default_factory=dict)
 
     def entered(self) -> Call:
         """The call that is being served; refused while the node is being shut down."""

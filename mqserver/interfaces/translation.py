@@ -338,7 +338,7 @@ def told(error: errors.MqError, declared: tuple[type[UserException], ...]) -> To
 def translating(interface: type) -> Callable[[F], F]:
     """Of an operation of this interface: what went wrong inside is told in the wire's words.
 
-    While it runs, its thread stands among those that are running, in the servant's parts.
+    While it runs, its thread counts it among those that are running, in the servant's parts.
     """
 
     def decorate(function: F) -> F:
@@ -346,17 +346,19 @@ def translating(interface: type) -> Callable[[F], F]:
 
         @functools.wraps(function)
         def translated(servant: Any, *arguments: Any) -> Any:
-            running: set[int] = servant._parts.running
+            running: dict[int, int] = servant._parts.running
             thread = get_ident()
-            is_outermost = thread not in running
-            running.add(thread)
+            running[thread] = running.get(thread, 0) + 1
             try:
                 return function(servant, *arguments)
             except errors.MqError as error:
                 raise told(error, declared) from error
             finally:
-                if is_outermost:
-                    running.discard(thread)
+                # More than one where a call makes another, and where calls take turns.
+                if running[thread] > 1:
+                    running[thread] -= 1
+                else:
+                    del running[thread]
 
         return cast(F, translated)
 

@@ -86,6 +86,8 @@ class LogManager:
         self._lock = threading.RLock()
         # Held by the leader that writes. It is waited for without the lock above, never within it.
         self._turn = threading.Lock()
+        # Called before a thread waits for the disk, with nothing held: others may come first.
+        self.give_way: Callable[[], object] = bool
         # Why nothing more is accepted; see `check_usable`. Others only look at it.
         self.failure: StorageError | None = None
         # What is appended and not yet being written: it will begin with this block.
@@ -232,6 +234,8 @@ class LogManager:
         only hinder each other. `by_itself` waits for nobody's `then`, but for the disk alone: it is
         for a thread that holds what those need.
         """
+        if not by_itself:
+            self.give_way()
         while True:
             with self._lock:
                 # With the lock held: nobody joins a group that is on disk, and has no leader left.

@@ -42,10 +42,10 @@ from mqserver.storage.disk import Disk
 from mqserver.storage.format import RECORD_HEADER, RecordKind
 from mqserver.storage.index import IN_LOG, Branch, Entry
 from mqserver.storage.lock_manager import LockManager
-from mqserver.storage.paged_queues import PagedQueues, PagedSettings
+from mqserver.storage.paged_queues import PagedQueues, PagedSettings, Turns
 from mqserver.storage.records import pack_branch, pack_judgement, pack_plain, place
 
-__all__ = ["PagedSettings", "PagedStorage"]
+__all__ = ["PagedSettings", "PagedStorage", "Turns"]
 
 _HEURISTIC = (Outcome.HEURISTICALLY_COMMITTED, Outcome.HEURISTICALLY_ROLLED_BACK)
 
@@ -59,8 +59,9 @@ class PagedStorage(PagedQueues):
         identity: Callable[[], bytes],
         clock: Callable[[], float],
         settings: PagedSettings | None = None,
+        turns: Turns | None = None,
     ) -> None:
-        super().__init__(disk, identity, clock, settings)
+        super().__init__(disk, identity, clock, settings, turns)
         # How many threads wait for others that are ending the same branch: most often nobody.
         self._awaiting = 0
         # Where the log ends if, since all of it was forced, only empty branches have ended.
@@ -324,6 +325,7 @@ class PagedStorage(PagedQueues):
         """Another thread may be ending the branch; then it will be over soon."""
         while (actor := self._index.branches.get(branch)) is not None and actor.is_ending:
             self._log.check_usable()
+            self._turns.step_aside()
             self._awaiting += 1
             try:
                 self._monitor.wait()

@@ -47,6 +47,17 @@ class PagedSettings:
     outcomes_kept: int = OUTCOMES_KEPT
 
 
+@dataclass(frozen=True)
+class Turns:
+    """What is called before this storage waits, for the disk or for whoever ends a branch.
+
+    It is for threads that do the work of many: see `idl.turns`.
+    """
+
+    give_way: Callable[[], object] = bool
+    step_aside: Callable[[], object] = bool
+
+
 class PagedQueues:
     """See `Storage`; whatever of it names no branch."""
 
@@ -56,6 +67,7 @@ class PagedQueues:
         identity: Callable[[], bytes],
         clock: Callable[[], float],
         settings: PagedSettings | None = None,
+        turns: Turns | None = None,
     ) -> None:
         self._settings = settings or PagedSettings()
         self._clock = clock
@@ -68,6 +80,8 @@ class PagedQueues:
         except BaseException:
             self._directory_lock.close()
             raise
+        self._turns = turns or Turns()
+        self._log.give_way = self._turns.give_way
 
     def _open(self, disk: Disk, identity: Callable[[], bytes]) -> None:
         sizes = self._settings

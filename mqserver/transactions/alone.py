@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
+from idl.turns import Latch, SteppedAside
 from mqserver.errors import BranchEnded, StorageError
 from mqserver.storage.contract import Outcome, Storage
 from mqserver.transactions.requests import Done, WorkLimits, ended, give_up, refused
@@ -25,7 +26,7 @@ class _Call:
 
     def __init__(self, owner: str) -> None:
         self.owner = owner
-        self.lock = threading.Lock()
+        self.lock = Latch()
         self.done: Done | None = None
 
 
@@ -68,7 +69,7 @@ class Alone:
                 self._storage.commit_one_phase(branch)
             else:
                 self._storage.rollback(branch)
-        except BranchEnded:
+        except (BranchEnded, SteppedAside):
             raise
         except BaseException as failed:
             give_up(self._storage, branch)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -15,6 +14,7 @@ from idl import system
 from idl.cos import Status, Vote
 from idl.mapping import UserException
 from idl.otids import GTRID_BYTES, show
+from idl.turns import Latch
 from mqserver.errors import (
     BranchEnded,
     LimitExceeded,
@@ -100,8 +100,8 @@ class Branch:
         self.begun_at = now
         self.heard_at = now
         self.is_joined = is_joined
-        self.lock = threading.Lock()
-        self.end_lock = threading.Lock()
+        self.lock = Latch()
+        self.end_lock = Latch()
         self.number = 0
         self.kind = ""
         self.answer: Any = None

@@ -23,12 +23,15 @@ from idl.cos import (
 )
 from idl.mapping import InvalidValue
 from idl.otids import BRANCH, SETTLER, member_name, split_member, split_otid
+from idl.turns import prompt, step_aside
 from mqserver.errors import BranchEnded, StorageError
 from mqserver.storage import contract
 from mqserver.transactions.branch import Act, Answer, Request, step
 
 RESOURCE = "resource"
 ATTEMPTS = 5
+# So many branches are settled before others have their turn.
+PROMPT_BRANCHES_MAX = 100
 
 
 class Resources:
@@ -85,6 +88,7 @@ class ResourceServant:
         self._branch = branch
         self._is_durable = is_durable
 
+    @prompt
     def prepare(self) -> Vote:
         """See `Resource.prepare`."""
         vote = prepare(self._storage, self._branch, self._resources.recovery_of(self._branch))
@@ -93,21 +97,25 @@ class ResourceServant:
             self._resources.ended(self._branch)
         return vote
 
+    @prompt
     def commit(self) -> None:
         """See `Resource.commit`."""
         ask(self._storage, self._branch, Request.COMMIT, is_durable=self._is_durable)
         self._resources.ended(self._branch)
 
+    @prompt
     def commit_one_phase(self) -> None:
         """See `Resource.commit_one_phase`."""
         ask(self._storage, self._branch, Request.COMMIT_ONE_PHASE)
         self._resources.ended(self._branch)
 
+    @prompt
     def rollback(self) -> None:
         """See `Resource.rollback`."""
         ask(self._storage, self._branch, Request.ROLLBACK)
         self._resources.ended(self._branch)
 
+    @prompt
     def forget(self) -> None:
         """See `Resource.forget`."""
         ask(self._storage, self._branch, Request.FORGET)
@@ -119,8 +127,11 @@ class SettlerServant:
     def __init__(self, storage: contract.Storage) -> None:
         self._storage = storage
 
+    @prompt
     def settle(self, branches: tuple[otid_t, ...]) -> None:
         """See `Mq_Settler.settle`."""
+        if len(branches) > PROMPT_BRANCHES_MAX:
+            step_aside()
         for branch in _named(branches):
             try:
                 outcome = self._storage.commit(branch, force=False)

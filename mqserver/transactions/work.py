@@ -25,6 +25,7 @@ from typing import Any
 from idl.cos import Status, Vote
 from idl.mq import RequestOutOfOrder, mqCompletion
 from idl.otids import GTRID_BYTES
+from idl.turns import SteppedAside
 from mqserver.errors import BranchEnded, LimitExceeded, MqError
 from mqserver.storage.contract import Outcome, Storage
 from mqserver.transactions import resource
@@ -108,7 +109,7 @@ class Work:
             found.is_answered, found.answer = False, None
             try:
                 done = act(found)
-            except CLEAN_ERRORS:
+            except (*CLEAN_ERRORS, SteppedAside):
                 raise
             except BaseException:
                 # It gave way to others, or part of it may have been done.

@@ -255,12 +255,13 @@ LAYERS = {
     # mqserver: a node. interfaces → distribution → queues → transactions → storage → errors.
     # The module that composes the node chooses a backend; all others see the contract.
     "mqserver.__main__":                "mqserver.* idl.serving idl.settings idl.toml_files "
-                                        f"idl.logs {WIRE}",
+                                        f"idl.logs idl.turns {WIRE}",
     "mqserver.node":                    "mqserver.interfaces.* mqserver.events.* "
                                         f"mqserver.permissions {QUEUES} {WIRE} idl.otids",
     "mqserver.interfaces.*":            "mqserver.interfaces.* mqserver.events.* "
                                         "mqserver.permissions mqserver.distribution.* "
-                                        f"mqserver.compensation {QUEUES} {WIRE} idl.otids",
+                                        f"mqserver.compensation {QUEUES} {WIRE} idl.otids "
+                                        "idl.turns",
     "mqserver.events.delivery":         "mqserver.events.workers mqserver.events.ends "
                                         f"mqserver.events.feed mqserver.events.settings {CALLS}",
     "mqserver.events.switchboard":      "mqserver.events.inbox mqserver.events.ends "
@@ -277,17 +278,17 @@ LAYERS = {
     "~mqserver.distribution.ri_tree":   "",
     "~mqserver.compensation":           f"{QUEUES} {WORDS}",
     "mqserver.queues":                  "mqserver.waiting mqserver.oql.* mqserver.messages "
-                                        f"mqserver.priorities {BRANCHES} {WORDS}",
-    "mqserver.waiting":                 "mqserver.arrivals mqserver.storage.contract",
+                                        f"mqserver.priorities {BRANCHES} {WORDS} idl.turns",
+    "mqserver.waiting":                 "mqserver.arrivals mqserver.storage.contract idl.turns",
     "mqserver.arrivals":                "mqserver.storage.contract",
     "mqserver.transactions.abandoned":  "mqserver.transactions.work "
                                         "mqserver.transactions.requests mqserver.errors "
                                         f"{WIRE} idl.otids",
     "mqserver.transactions.work":       "mqserver.transactions.resource mqserver.errors "
                                         "mqserver.transactions.requests "
-                                        f"mqserver.storage.contract {WORDS} idl.otids",
+                                        f"mqserver.storage.contract {WORDS} idl.otids idl.turns",
     "mqserver.transactions.alone":      "mqserver.transactions.requests mqserver.errors "
-                                        "mqserver.storage.contract",
+                                        "mqserver.storage.contract idl.turns",
     "mqserver.transactions.joining":    "mqserver.transactions.resource mqserver.errors "
                                         "mqserver.transactions.requests "
                                         f"{WIRE} idl.otids",
@@ -299,11 +300,11 @@ LAYERS = {
                                         f"mqserver.storage.contract {WIRE} idl.otids",
     "mqserver.transactions.resource":   "mqserver.transactions.actions "
                                         "mqserver.transactions.branch mqserver.errors "
-                                        f"mqserver.storage.contract {WIRE} idl.otids",
+                                        f"mqserver.storage.contract {WIRE} idl.otids idl.turns",
     "~mqserver.transactions.actions":   "mqserver.transactions.branch "
                                         f"mqserver.storage.contract mqserver.errors {WORDS}",
     "mqserver.transactions.requests":   "mqserver.storage.contract mqserver.errors "
-                                        f"{WORDS} idl.otids",
+                                        f"{WORDS} idl.otids idl.turns",
     "mqserver.transactions.branch":     f"mqserver.storage.contract mqserver.errors {WORDS}",
 
     # storage: bytes, pages, locks. Knows neither Pyro5 nor CosTransactions nor OQL.
@@ -380,20 +381,22 @@ LAYERS = {
                                         f"{CALLS}",
     "idl.orb.client":                   "idl.orb.endpoint idl.orb.frames idl.orb.guard "
                                         f"idl.dispatch {CALLS}",
-    "idl.orb.server":                   "idl.orb.frames idl.orb.guard idl.orb.audit "
-                                        f"idl.dispatch {CALLS}",
+    "idl.orb.server":                   "idl.orb.pump idl.orb.frames idl.orb.guard idl.orb.audit "
+                                        f"idl.dispatch idl.turns {CALLS}",
+    "idl.orb.pump":                     "idl.turns",
     "idl.orb.endpoint":                 f"idl.dispatch {CALLS}",
     "idl.orb.frames":                   "idl.orb.guard idl.wire",
     "idl.orb.guard":                    "",
     "idl.orb.audit":                    "",
     "idl.local":                        f"idl.proxies idl.dispatch {CALLS}",
     "idl.proxies":                      CALLS,
-    "idl.dispatch":                     CALLS,
+    "idl.dispatch":                     f"idl.turns {CALLS}",
     "idl.settings":                     "idl.toml_files idl.call idl.mapping",
     "idl.logs":                         f"idl.otids idl.call {WORDS}",
     "idl.access":                       f"idl.call {WORDS}",
     "idl.call":                         WORDS,
     "idl.wire":                         "",
+    "idl.turns":                        "",
     "idl.toml_files":                   "",
     "idl.marshal":                      f"{WORDS} idl.straight",
     "idl.straight":                     "idl.mapping",

@@ -78,7 +78,7 @@ def running_node(
     storage: MemoryStorage | None = None,
 ) -> Iterator[Address]:
     """A node on loopback, in this process."""
-    orb = NetworkOrb(listen)
+    orb = NetworkOrb(listen, takes_turns=True)
     node = Node(
         orb,
         storage or MemoryStorage(time.monotonic),

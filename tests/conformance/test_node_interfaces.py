@@ -156,7 +156,7 @@ def embedded() -> Iterator[Place]:
 @contextlib.contextmanager
 def remote() -> Iterator[Place]:
     """Each with a socket of its own, and a client that has none."""
-    servers = [NetworkOrb(Address("127.0.0.1", 0)) for _ in range(2)]
+    servers = [NetworkOrb(Address("127.0.0.1", 0), takes_turns=True) for _ in range(2)]
     at, coordinator = [server.address for server in servers]
     assert at is not None
     assert coordinator is not None

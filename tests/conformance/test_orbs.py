@@ -15,6 +15,7 @@ from idl.local import LocalOrb
 from idl.mapping import InvalidValue
 from idl.orb import NetworkOrb
 from idl.proxies import make_proxy, started
+from idl.turns import prompt
 
 HEADER = mq.mqHeader(65535, 0, mq.mqTimestamp(2**32 - 1, 999_999), "sender")
 CONTEXT = cos.PropagationContext(
@@ -22,9 +23,12 @@ CONTEXT = cos.PropagationContext(
 )
 
 
-@pytest.fixture(params=["network", "direct"])
+@pytest.fixture(params=["network", "network in turns", "direct"])
 def orb(request: pytest.FixtureRequest) -> Iterator[Orb]:
-    made: Orb = NetworkOrb(Address("127.0.0.1", 0)) if request.param == "network" else LocalOrb()
+    made: Orb = LocalOrb()
+    if request.param != "direct":
+        takes_turns = request.param == "network in turns"
+        made = NetworkOrb(Address("127.0.0.1", 0), takes_turns=takes_turns)
     yield made
     made.close()
 
@@ -42,6 +46,7 @@ class Queue:
         self.controls: list[cos.Control | None] = []
         self.is_prioritized = False
 
+    @prompt
     def mqPut(
         self,
         ctrl: cos.Control | None,
@@ -64,6 +69,7 @@ class Queue:
                 raise KeyError("/secret/path")
         self.messages.append((header, attrib, data))
 
+    @prompt
     def mqGetNext(self, ctrl: cos.Control | None) -> tuple[mq.mqHeader, mq.mqAttribList, bytes]:
         if not self.messages:
             raise mq.QueueEmpty("orders")

@@ -1,0 +1,184 @@
+"""One thread for all peers that were let in: it reads what they ask, and answers what is prompt.
+
+    a whole request has arrived       it is answered here, in turn with the others
+    but it steps aside                a helper, which is a thread of its own, carries it out
+    only a part has arrived           a helper waits for the rest, and answers it
+    the answer finds no room          a helper sends the rest
+
+So no peer can hold up another, and of the calls that wait for the disk all that are ready share one
+write. Which of these it is says the server, that does the work; the pump sees to it that each peer
+is with exactly one of them: listened to, at its turn, or with a helper. See `idl.turns`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from typing import Generic, Protocol, TypeVar
+
+from idl.turns import Turns
+
+HELPER_IDLE_S = 30.0
+# So many are attended to before it is looked who else has sent something.
+READY_MAX = 64
+# For this part of the time that the last write took, those who shared it are waited for.
+PATIENCE = 0.5
+PATIENCE_S_MAX = 0.005
+SWEEP_S_MAX = 5.0
+
+Work = Callable[[], None]
+
+
+class Peer(Protocol):
+    """As much of a connection as the pump needs. The fields are the pump's own."""
+
+    descriptor: int
+    is_listened_to: bool
+    quiet_since: float
+
+
+P = TypeVar("P", bound=Peer)
+
+
+class Pump(Generic[P]):
+    """Listens to peers until it is closed. `attend` serves one that has sent something."""
+
+    def __init__(
+        self, attend: Callable[[P], None], dismiss: Callable[[P], None], idle_s: float
+    ) -> None:
+        self._attend = attend
+        self._dismiss = dismiss
+        self._idle_s = idle_s
+        self._epoll = select.epoll()
+        # Rung to have the thread look up; what arrives there is never read.
+        self._bell, self._clapper = socket.socketpair()
+        self._epoll.register(self._bell, select.EPOLLIN)
+        self._peers: dict[int, P] = {}
+        self._turns = Turns()
+        self._helpers = Helpers()
+        # How many went on together last time.
+        self._expected = 0
+        self._is_closing = False
+        self._thread = threading.Thread(target=self._run, name="orb-pump", daemon=True)
+        self._thread.start()
+
+    def listen_to(self, peer: P) -> None:
+        """The peer is attended to when it sends something. From any thread."""
+        peer.quiet_since = time.monotonic()
+        peer.is_listened_to = True
+        self._peers[peer.descriptor] = peer
+        self._epoll.register(peer.descriptor, select.EPOLLIN)
+
+    def turn_from(self, peer: P) -> None:
+        """Nobody listens to the peer, until somebody says so. Before its socket is closed."""
+        if peer.is_listened_to:
+            peer.is_listened_to = False
+            self._peers.pop(peer.descriptor, None)
+            with contextlib.suppress(OSError):
+                self._epoll.unregister(peer.descriptor)
+
+    def aside(self, work: Work) -> None:
+        """A helper does the work. Raises `RuntimeError` where no thread can be had for it."""
+        self._helpers.do(work)
+
+    def close(self) -> None:
+        """The thread has ended. Nobody is listened to any more by then."""
+        if self._is_closing:
+            return
+        self._is_closing = True
+        self._clapper.send(b"!")
+        self._thread.join()
+        self._epoll.close()
+        self._bell.close()
+        self._clapper.close()
+
+    def _run(self) -> None:
+        turns = self._turns
+        turns.begin()
+        patience_s = 0.0
+        sweep_s = min(SWEEP_S_MAX, self._idle_s / 4)
+        sweep_at = time.monotonic() + sweep_s
+        while not self._is_closing:
+            self._listen(sweep_s)
+            now = time.monotonic()
+            if turns.waiting:
+                begun = now
+                if turns.waiting > 1 or self._expected > 1:
+                    self._gather(now + patience_s)
+                    begun = time.monotonic()
+                self._expected = turns.waiting
+                turns.go_on()
+                now = time.monotonic()
+                patience_s = min((now - begun) * PATIENCE, PATIENCE_S_MAX)
+            if now >= sweep_at:
+                sweep_at = now + sweep_s
+                self._sweep(now - self._idle_s)
+
+    def _gather(self, deadline: float) -> None:
+        """Those who shared the last write to the disk have come again, unless they take too long.
+
+        Without that, who comes first would go alone, and the others would follow together.
+        """
+        self._listen(0)
+        while self._turns.waiting < self._expected:
+            left_s = deadline - time.monotonic()
+            # An epoll waits for whole milliseconds only; it can itself be waited for.
+            if left_s <= 0 or not select.select([self._epoll], [], [], left_s)[0]:
+                return
+            self._listen(0)
+
+    def _listen(self, timeout_s: float) -> None:
+        for descriptor, _ in self._epoll.poll(timeout_s, READY_MAX):
+            peer = self._peers.get(descriptor)
+            if peer is not None:
+                self._turns.run(self._attend, peer)
+
+    def _sweep(self, since: float) -> None:
+        for peer in list(self._peers.values()):
+            if peer.quiet_since < since:
+                self._dismiss(peer)
+
+
+class Helpers:
+    """Threads for what takes long: as many as are needed at once, each used again and again."""
+
+    def __init__(self, idle_s: float = HELPER_IDLE_S) -> None:
+        self._idle_s = idle_s
+        # Each has a way to be told of work; who became idle last is told first.
+        self._idle: deque[SimpleQueue[Work]] = deque()
+
+    @property
+    def idle(self) -> int:
+        """How many have nothing to do."""
+        return len(self._idle)
+
+    def do(self, work: Work) -> None:
+        """Somebody does it. Raises `RuntimeError` where no thread can be had."""
+        try:
+            told = self._idle.pop()
+        except IndexError:
+            threading.Thread(target=self._help, args=(work,), name="orb-aside", daemon=True).start()
+        else:
+            told.put(work)
+
+    def _help(self, work: Work) -> None:
+        told: SimpleQueue[Work] = SimpleQueue()
+        while True:
+            work()
+            self._idle.append(told)
+            try:
+                work = told.get(timeout=self._idle_s)
+            except Empty:
+                try:
+                    self._idle.remove(told)
+                except ValueError:
+                    # Somebody has chosen it just now.
+                    work = told.get()
+                else:
+                    return

@@ -1,0 +1,130 @@
+"""Calls that take turns on one thread: each runs until it ends, or gives way before a long wait.
+
+A server that serves many callers by one thread spares them the way from thread to thread, which in
+Python costs more than most calls. Two things are asked of whoever is called so:
+
+    give_way      before a wait for the disk: all others who are ready go first, and so share it
+    step_aside    before any other wait, and before work that takes long: the call is then begun
+                  anew by a thread of its own, so nothing may have been done that cannot be repeated
+
+On every other thread both do nothing. Which operations may be tried at all says `prompt`. This
+module knows neither the network nor what is called.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from greenlet import getcurrent, greenlet
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class SteppedAside(BaseException):
+    """The call is to be carried out by a thread of its own. No failure: nobody may take it as one.
+
+    Therefore it is no `Exception`.
+    """
+
+
+class _Here(threading.local):
+    turns: Turns | None = None
+
+
+_HERE = _Here()
+
+
+class Turns:
+    """The turns of one thread, which is the one that calls `begin`."""
+
+    def __init__(self) -> None:
+        self._hub = getcurrent()
+        # Those who gave way, in the order in which they did.
+        self._waiting: deque[greenlet] = deque()
+        # Those without work. To make one costs more than many a call, so each is used again.
+        self._idle: list[greenlet] = []
+
+    def begin(self) -> None:
+        """From now on what this thread runs by `run` takes turns."""
+        self._hub = getcurrent()
+        _HERE.turns = self
+
+    def run(self, work: Callable[..., None], *arguments: Any) -> None:
+        """The work has ended, or has given way."""
+        idle = self._idle.pop() if self._idle else greenlet(self._work, self._hub)
+        idle.switch(work, arguments)
+
+    def _work(self, work: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+        """What each greenlet does: one work after the other."""
+        while True:
+            work(*arguments)
+            self._idle.append(getcurrent())
+            work, arguments = self._hub.switch()
+
+    @property
+    def waiting(self) -> int:
+        """How many gave way and have not gone on."""
+        return len(self._waiting)
+
+    def go_on(self) -> None:
+        """Each who had given way has gone on; first come, first served."""
+        for _ in range(len(self._waiting)):
+            self._waiting.popleft().switch()
+
+    def pause(self) -> None:
+        """The others go first. Called within the turn that gives way."""
+        self._waiting.append(getcurrent())
+        self._hub.switch()
+
+
+def give_way() -> None:
+    """All others on this thread that are ready have had their turn."""
+    turns = _HERE.turns
+    if turns is not None:
+        turns.pause()
+
+
+def step_aside() -> None:
+    """Raises `SteppedAside` where others would have to wait for what follows."""
+    if _HERE.turns is not None:
+        raise SteppedAside
+
+
+def prompt(function: F) -> F:
+    """Of an operation: it waits for nothing but the disk, or steps aside before it does."""
+    function.is_prompt = True  # type: ignore[attr-defined]
+    return function
+
+
+def check_prompt(function: Callable[..., Any]) -> None:
+    """Steps aside unless the operation is prompt."""
+    if _HERE.turns is not None and not getattr(function, "is_prompt", False):
+        raise SteppedAside
+
+
+class Latch:
+    """A lock that is held while one waits for the disk. Who finds it taken steps aside.
+
+    On a thread with turns, whoever holds it may be somebody who gave way: to wait for them there
+    would be to wait for ever.
+    """
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            step_aside()
+            self._lock.acquire()
+
+    def __exit__(self, *raised: object) -> None:
+        self._lock.release()
+
+    def locked(self) -> bool:
+        """Whether somebody holds it."""
+        return self._lock.locked()

@@ -1,0 +1,144 @@
+"""Calls that take turns on one thread, and what they are asked to do before they wait."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from idl.turns import Latch, SteppedAside, Turns, check_prompt, give_way, prompt, step_aside
+
+
+def in_turns(work: Callable[[Turns], None]) -> None:
+    """Does it on a thread with turns, and raises here what was raised there."""
+
+    def run() -> None:
+        turns = Turns()
+        turns.begin()
+        work(turns)
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(run).result()
+
+
+def test_on_an_ordinary_thread_nobody_gives_way_or_steps_aside() -> None:
+    give_way()
+    step_aside()
+    check_prompt(len)
+    with Latch():
+        give_way()
+
+
+def test_calls_that_give_way_go_on_in_the_order_of_their_coming() -> None:
+    seen: list[str] = []
+
+    def call(name: str) -> None:
+        seen.append(f"{name} begins")
+        give_way()
+        seen.append(f"{name} goes on")
+
+    def work(turns: Turns) -> None:
+        turns.run(call, "a")
+        turns.run(call, "b")
+        assert turns.waiting == 2
+        seen.append("both wait")
+        turns.go_on()
+        assert turns.waiting == 0
+
+    in_turns(work)
+    assert seen == ["a begins", "b begins", "both wait", "a goes on", "b goes on"]
+
+
+def test_who_gives_way_again_waits_for_the_next_round() -> None:
+    seen: list[int] = []
+
+    def call() -> None:
+        for number in range(3):
+            seen.append(number)
+            give_way()
+
+    def work(turns: Turns) -> None:
+        turns.run(call)
+        for rounds in range(1, 3):
+            assert seen == list(range(rounds))
+            turns.go_on()
+
+    in_turns(work)
+    assert seen == [0, 1, 2]
+
+
+def test_what_others_would_wait_for_is_left_to_a_thread() -> None:
+    def work(turns: Turns) -> None:
+        with pytest.raises(SteppedAside):
+            step_aside()
+
+    in_turns(work)
+
+
+def test_only_prompt_operations_are_tried_in_turns() -> None:
+    @prompt
+    def quick() -> None:
+        """Waits for nothing."""
+
+    def work(turns: Turns) -> None:
+        check_prompt(quick)
+        with pytest.raises(SteppedAside):
+            check_prompt(work)
+
+    in_turns(work)
+
+
+def test_to_step_aside_is_no_failure_that_a_servant_could_swallow() -> None:
+    assert not issubclass(SteppedAside, Exception)
+
+
+def test_a_latch_that_somebody_holds_who_gave_way_is_not_waited_for() -> None:
+    latch = Latch()
+    seen: list[str] = []
+
+    def holder() -> None:
+        with latch:
+            give_way()
+        seen.append("let go")
+
+    def other() -> None:
+        try:
+            with latch:
+                seen.append("taken")
+        except SteppedAside:
+            seen.append("stepped aside")
+
+    def work(turns: Turns) -> None:
+        turns.run(holder)
+        turns.run(other)
+        turns.go_on()
+        turns.run(other)
+
+    in_turns(work)
+    assert seen == ["stepped aside", "let go", "taken"]
+
+
+def test_a_latch_is_waited_for_on_an_ordinary_thread() -> None:
+    latch = Latch()
+    has_it = threading.Event()
+    let_go = threading.Event()
+    seen: list[str] = []
+
+    def hold() -> None:
+        with latch:
+            has_it.set()
+            let_go.wait()
+            seen.append("first")
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    has_it.wait()
+    assert latch.locked()
+    let_go.set()
+    with latch:
+        seen.append("second")
+    holder.join()
+    assert seen == ["first", "second"]
+    assert not latch.locked()
