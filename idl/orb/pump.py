@@ -24,7 +24,7 @@ from typing import Generic, Protocol, TypeVar
 
 from idl.turns import Turns
 
-HELPER_IDLE_S = 30.0
+HELPER_IDLE_S = 0.5
 # So many are attended to before it is looked who else has sent something.
 READY_MAX = 64
 # For this part of the time that the last write took, those who shared it are waited for.

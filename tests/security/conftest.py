@@ -34,10 +34,12 @@ def stranger(folder: Path) -> Authority:
     return Authority(folder / "stranger", "foreign")
 
 
-@pytest.fixture(scope="session")
-def victim(folder: Path) -> Iterator[Watched]:
-    """A server without TLS whose clients have tokens."""
-    with contextlib.closing(Watched(Setup(folder / "victim.log"))) as watched:
+@pytest.fixture(scope="session", params=["in turns", "by threads"])
+def victim(folder: Path, request: pytest.FixtureRequest) -> Iterator[Watched]:
+    """A server without TLS whose clients have tokens, as a node or as a coordinator serves."""
+    log = folder / f"victim {request.param}.log"
+    setup = Setup(log, takes_turns=request.param == "in turns")
+    with contextlib.closing(Watched(setup)) as watched:
         yield watched
 
 
@@ -53,6 +55,14 @@ def crowded(folder: Path, request: pytest.FixtureRequest) -> Iterator[Watched]:
     """A server like `victim`, for the crowds of one module."""
     log = folder / f"{Path(request.path).stem}.log"
     with contextlib.closing(Watched(Setup(log))) as watched:
+        yield watched
+
+
+@pytest.fixture(scope="module")
+def threaded(folder: Path, request: pytest.FixtureRequest) -> Iterator[Watched]:
+    """The same, with a thread for each peer."""
+    log = folder / f"{Path(request.path).stem}-threaded.log"
+    with contextlib.closing(Watched(Setup(log, takes_turns=False))) as watched:
         yield watched
 
 

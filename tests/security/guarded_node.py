@@ -105,6 +105,7 @@ class GuardedNode:
             limits=QUICK,
             timeout_s=2.0,
             trusted=frozenset({self.coordinator}),
+            takes_turns=True,
         )
         assert self._orb.address is not None
         self.address = self._orb.address

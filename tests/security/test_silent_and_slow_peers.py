@@ -173,7 +173,7 @@ def test_a_client_that_was_let_in_and_falls_silent_is_let_go(victim: Watched) ->
 
 
 # S8
-@pytest.mark.parametrize("name", ["victim", "tls_victim"])
+@pytest.mark.parametrize("name", ["crowded", "threaded", "tls_victim"])
 @pytest.mark.parametrize("sip_bytes", [0, 1000], ids=["never reads", "reads by the sip"])
 def test_a_client_that_does_not_read_its_answers_is_let_go(
     name: str, sip_bytes: int, request: pytest.FixtureRequest

@@ -17,6 +17,7 @@ from idl import cos, mq, system
 from idl.access import AnyoneHere, Authenticator, Certificates, FirstOf, Tls, Token, Tokens
 from idl.call import Address, current_call
 from idl.orb import Limits, NetworkOrb
+from idl.turns import prompt
 
 SERVER_SECRET = "tablespace at /srv/oncemq/secret.db, SELECT canary FROM messages"
 HEADER = mq.mqHeader(1, 2, mq.mqTimestamp(3, 4), "victim")
@@ -58,6 +59,7 @@ def open_orb(settings: dict[str, Any]) -> NetworkOrb:
         limits=Limits(**settings["limits"]),
         token=None if own is None else Token(own),
         timeout_s=2.0,
+        takes_turns=settings["takes_turns"],
     )
 
 
@@ -87,9 +89,11 @@ class Service:
         self.is_on = b
         self.events.append(f"enabled {b}")
 
+    @prompt
     def isEnabled(self) -> bool:
         return self.is_on
 
+    @prompt
     def getStatus(self) -> str:
         call = current_call()
         told = {
@@ -110,11 +114,13 @@ class Fifo:
     def __init__(self) -> None:
         self._kept: list[bytes] = []
 
+    @prompt
     def mqPut(
         self, ctrl: object, header: mq.mqHeader, attrib: mq.mqAttribList, data: bytes
     ) -> None:
         self._kept.append(data)
 
+    @prompt
     def mqGetNext(self, ctrl: object) -> tuple[mq.mqHeader, mq.mqAttribList, bytes]:
         if not self._kept:
             raise mq.QueueEmpty("fifo")
@@ -133,6 +139,7 @@ class Fifo:
 class Witness(Fifo):
     """Keeps all that came with a put, word for word."""
 
+    @prompt
     def mqPut(
         self, ctrl: object, header: mq.mqHeader, attrib: mq.mqAttribList, data: bytes
     ) -> None:
@@ -144,6 +151,7 @@ class Witness(Fifo):
 class Standard:
     """Answers with as many bytes as the key says."""
 
+    @prompt
     def mqRead(self, key: str) -> tuple[bool, mq.mqHeader, mq.mqAttribList, bytes]:
         return True, HEADER, (), b"x" * int(key)
 

@@ -25,6 +25,7 @@ from idl import mq
 from idl.access import Tls, Token, token_entry
 from idl.call import Address
 from idl.orb import Limits, NetworkOrb
+from idl.orb.pump import HELPER_IDLE_S
 from tests.security.attacker import Wire, login
 
 SERVED_WITHIN_S = 1.0
@@ -51,6 +52,8 @@ class Setup:
     has_tokens: bool = True
     own_token: str | None = None
     host: str = "127.0.0.1"
+    # As a node serves, and not, as a coordinator does, with a thread for each peer.
+    takes_turns: bool = True
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def line(self) -> str:
@@ -65,6 +68,7 @@ class Setup:
             else [str(self.tls.authority), str(self.tls.certificate), str(self.tls.key)],
             "tokens": dict(entry.split(":") for entry in entries),
             "own_token": self.own_token,
+            "takes_turns": self.takes_turns,
         }
         return json.dumps(settings)
 
@@ -169,7 +173,7 @@ class Watched:
             now = self.measure()
             return now.threads <= before.threads and now.files <= before.files
 
-        found = wait_until(is_calm, within_s)
+        found = wait_until(is_calm, within_s + HELPER_IDLE_S)
         assert found, f"{self._watch.num_threads()} threads, {before.threads} before the attack"
 
     def measure_afresh(self) -> Measured:
