@@ -16,6 +16,10 @@ CHECKSUM := $(shell { cat pyproject.toml tests/setup/venv.sh; \
 READY := $(VENV)/.ready-$(CHECKSUM)
 RUN := $(VENV)/bin/python -m
 
+# Some images tell Python to keep no compiled modules. Then each of the hundreds of processes that the
+# tests start would compile everything anew, which takes longer than what most of them do.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help test check demo bench profile model java components clean
 
 help: ## List the targets (this is the default).

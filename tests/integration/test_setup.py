@@ -354,6 +354,15 @@ def test_failed_installation_is_tried_again_by_the_next_make(checkout: Machine) 
     assert len(checkout.environments()) == 1
 
 
+def test_compiled_modules_are_kept_whatever_the_shell_says(checkout: Machine) -> None:
+    checkout.add_python("python3", "3.11")
+    program = checkout.path / "python3"
+    program.write_text(program.read_text() + 'echo "told: ${PYTHONDONTWRITEBYTECODE-nothing}"\n')
+    result = checkout.run("make", "profile", PYTHONDONTWRITEBYTECODE="1")
+    assert "told: nothing" in result.stdout
+    assert "told: 1" not in result.stdout
+
+
 def test_make_alone_lists_every_target(checkout: Machine) -> None:
     result = checkout.run("make")
     listed = {line.split()[1] for line in result.stdout.splitlines() if line.startswith("make ")}
