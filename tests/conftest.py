@@ -17,7 +17,8 @@ from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
 _IN_CI = os.environ.get("CI") == "true"
-_SPARK = "tests/integration/spark/"
+# What these start or read first takes longer than most of their tests, and serves all of them.
+_TOGETHER = ("tests/integration/spark/", "tests/test_architecture.py")
 
 # Whoever is started in the background of a shell ignores Ctrl-C, and so do its children: those that
 # tests interrupt must not.
@@ -49,16 +50,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in long]
 
 
-class _SparkTogether(LoadScopeScheduling):  # type: ignore[misc]
-    """Tests that share a Spark session go to one worker; to start one takes long."""
+class _SomeTogether(LoadScopeScheduling):  # type: ignore[misc]
+    """Tests that share a Spark session go to one worker, as do the rules of the architecture."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return _SPARK if nodeid.startswith(_SPARK) else nodeid
+        return next((shared for shared in _TOGETHER if nodeid.startswith(shared)), nodeid)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
     """Who runs which test, where several processes do."""
-    return _SparkTogether(config, log)
+    return _SomeTogether(config, log)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -8,13 +8,13 @@ When a rule fails, the message says where, which rule and what to do. When a rul
 the table here in the same commit as the code, and say why in its message.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.architecture import drawing, tidiness
+from tests.architecture import drawing, source, tidiness
 from tests.architecture.drawing import Door
 from tests.architecture.layers import LAYERS
 from tests.architecture.tidiness import Ratchet
@@ -223,6 +223,13 @@ RULES: dict[str, Rule] = {
     "links lead somewhere": tidiness.broken_links,
     "the root holds what it should": partial(tidiness.strange_root_entries, allowed=ROOT),
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _reading() -> Iterator[None]:
+    """What was read for one rule is there for the next, and is gone behind the last."""
+    yield
+    source.forget()
 
 
 @pytest.mark.parametrize("rule", RULES)

@@ -104,13 +104,13 @@ def import_cycles(root: Path) -> list[str]:
 def doors_passed(root: Path, doors: tuple[Door, ...]) -> list[str]:
     """Doors that a product module passes without a key, each told once, at the first use."""
     found = []
-    for module in modules(root):
+    for module in (module for module in modules(root) if module.is_product):
         passed = {_narrowest(doors, use): use for use in reversed(_once(uses(module)))}
         found += [
             f"{module.path}:{use.line}: uses {use.name}, but {door.name} has its door in "
             f"{door.keepers or 'no module at all'}. {door.instead}"
             for door, use in passed.items()
-            if module.is_product and door and not matches(module.name, door.keepers)
+            if door and not matches(module.name, door.keepers)
         ]
     return found
 

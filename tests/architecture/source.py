@@ -32,6 +32,11 @@ class Module:
         return _parsed(self.text, self.path)
 
     @property
+    def nodes(self) -> tuple[ast.AST, ...]:
+        """All that is in the syntax tree, from the outside in."""
+        return _walked(self.text, self.path)
+
+    @property
     def is_package(self) -> bool:
         """The module is the `__init__` of a folder."""
         return self.path.endswith("__init__.py")
@@ -75,9 +80,20 @@ def files_under(folder: Path) -> Iterator[Path]:
             yield path
 
 
-def imports(module: Module) -> Iterator[Use]:
+@functools.cache
+def imports(module: Module) -> tuple[Use, ...]:
     """Every name the module imports, anywhere in it; `from a import b` imports `a.b`."""
-    for node in ast.walk(module.tree):
+    return tuple(_imports(module))
+
+
+def forget() -> None:
+    """Nothing that was read is kept any more: the trees of a whole project are large."""
+    for kept in (imports, _walked, _parsed):
+        kept.cache_clear()
+
+
+def _imports(module: Module) -> Iterator[Use]:
+    for node in module.nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield Use(alias.name, node.lineno)
@@ -107,12 +123,12 @@ def uses(module: Module) -> Iterator[Use]:
     yield from imports(module)
     bound = _bound_by_imports(module)
     handles_paths = any(use.name.startswith(_PATHS) for use in imports(module))
-    own = {node.name for node in ast.walk(module.tree) if isinstance(node, ast.FunctionDef)}
+    own = {node.name for node in module.nodes if isinstance(node, ast.FunctionDef)}
     for name in _outermost_names(module.tree):
         first, *rest = _chain(name)
         if first in bound:
             yield Use(".".join([bound[first], *rest]), name.lineno)
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if not isinstance(node, ast.Call):
             continue
         match node.func:
@@ -125,7 +141,7 @@ def uses(module: Module) -> Iterator[Use]:
 
 def functions(module: Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
     """Every function and method of the module, nested ones included."""
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node
 
@@ -152,6 +168,12 @@ def _parsed(text: str, path: str) -> ast.Module:
     return ast.parse(text, filename=path)
 
 
+# Most rules look at every node, and to find them all again takes longer than to look at them.
+@functools.cache
+def _walked(text: str, path: str) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(_parsed(text, path)))
+
+
 def _origin(module: Module, node: ast.ImportFrom) -> str:
     if not node.level:
         return node.module or ""
@@ -174,7 +196,7 @@ def _imported_by_call(call: ast.Call) -> str:
 def _bound_by_imports(module: Module) -> dict[str, str]:
     """Local name to the dotted name it stands for."""
     bound: dict[str, str] = {}
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 first = alias.name.partition(".")[0]

@@ -159,7 +159,7 @@ def prints(root: Path, allowed: str) -> list[str]:
         f"{module.path}:{node.lineno}: print. Log it, return it, or let the command show it."
         for module in modules(root)
         if not matches(module.name, allowed)
-        for node in ast.walk(module.tree)
+        for node in module.nodes
         if isinstance(node, ast.Call)
         if isinstance(node.func, ast.Name) and node.func.id == "print"
     ]
@@ -275,7 +275,7 @@ def _slip(name: str, literal: int, due: int) -> Iterator[str]:
 
 
 def _broad_catches(module: Module) -> Iterator[tuple[int, str]]:
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.ExceptHandler):
             if node.type is None:
                 yield node.lineno, "everything"
