@@ -10,11 +10,10 @@ It fails as `faults.py` tells it to, and raises what `RealDisk` would raise then
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from mqserver import errors
 from mqserver.storage.disk import Bytes
@@ -94,17 +93,20 @@ class RecordingDisk:
 
     def names(self) -> list[str]:
         """See `Disk.names`."""
-        with self._use():
+        with self.mutex:
+            self._check_usable()
             return sorted(self._files)
 
     def exists(self, name: str) -> bool:
         """See `Disk.exists`."""
-        with self._use():
+        with self.mutex:
+            self._check_usable()
             return name in self._files
 
     def open(self, name: str, create: bool = False) -> RecordingFile:
         """See `Disk.open`."""
-        with self._use():
+        with self.mutex:
+            self._check_usable()
             if name not in self._files:
                 if not create:
                     raise errors.StorageError(f"{self.description}/{name}", "open: no such file")
@@ -116,7 +118,8 @@ class RecordingDisk:
 
     def rename(self, old: str, new: str) -> None:
         """See `Disk.rename`."""
-        with self._use():
+        with self.mutex:
+            self._check_usable()
             self._change("rename", old)
             self._require(old)
             content = self._files.pop(old)
@@ -125,14 +128,16 @@ class RecordingDisk:
 
     def remove(self, name: str) -> None:
         """See `Disk.remove`."""
-        with self._use():
+        with self.mutex:
+            self._check_usable()
             self._change("remove", name)
             self._require(name)
             self.trace.entries.append(Removed(name, self._files.pop(name).number))
 
     def sync_directory(self) -> None:
         """See `Disk.sync_directory`."""
-        with self._use():
+        with self.mutex:
+            self._check_usable()
             upto = len(self.trace.entries)
             try:
                 self.meet("sync", ".")
@@ -144,12 +149,14 @@ class RecordingDisk:
 
     def free_bytes(self) -> int:
         """See `Disk.free_bytes`."""
-        with self._use():
+        with self.mutex:
+            self._check_usable()
             return self.room()
 
     def lock(self) -> RecordingLock:
         """See `Disk.lock`."""
-        with self._use():
+        with self.mutex:
+            self._check_usable()
             if self._is_locked:
                 raise errors.StorageLocked(self.description, f"process {os.getpid()}")
             self._is_locked = True
@@ -192,13 +199,10 @@ class RecordingDisk:
         if self._is_dead or life != self.life:
             raise Crash("the machine is off, or the process was killed")
 
-    @contextlib.contextmanager
-    def _use(self) -> Iterator[None]:
-        with self.mutex:
-            self.check_alive(self.life)
-            if self._failed or self._closed:
-                raise errors.StorageFailed(self.description, "failed before, or is closed")
-            yield
+    def _check_usable(self) -> None:
+        self.check_alive(self.life)
+        if self._failed or self._closed:
+            raise errors.StorageFailed(self.description, "failed before, or is closed")
 
     def _change(self, kind: str, name: str) -> None:
         try:
@@ -225,12 +229,14 @@ class RecordingFile:
 
     def size(self) -> int:
         """See `File.size`."""
-        with self._use():
+        with self._disk.mutex:
+            self._check_usable()
             return len(self._content.data)
 
     def read(self, offset: int, size: int) -> bytes:
         """See `File.read`."""
-        with self._use():
+        with self._disk.mutex:
+            self._check_usable()
             try:
                 self._disk.meet("read", self._name)
             except OSError as error:
@@ -239,7 +245,8 @@ class RecordingFile:
 
     def write(self, offset: int, data: Bytes) -> None:
         """See `File.write`."""
-        with self._use():
+        with self._disk.mutex:
+            self._check_usable()
             rest = memoryview(data).cast("B")
             while rest:
                 try:
@@ -255,7 +262,8 @@ class RecordingFile:
 
     def write_once(self, offset: int, data: Bytes) -> int:
         """What the kernel does for `write`: maybe only a part. For programs that do not look."""
-        with self._use():
+        with self._disk.mutex:
+            self._check_usable()
             fault = self._disk.meet("write", self._name)
             size = memoryview(data).nbytes
             if fault is Fault.SHORT:
@@ -267,7 +275,8 @@ class RecordingFile:
     def sync(self) -> None:
         """See `File.sync`."""
         entries = self._disk.trace.entries
-        with self._use():
+        with self._disk.mutex:
+            self._check_usable()
             upto = len(entries)
             try:
                 self._disk.meet("sync", self._name)
@@ -277,7 +286,8 @@ class RecordingFile:
                 raise errors.StorageFailed(self.description, f"sync: {error}") from error
         if self._disk.during_sync is not None:
             self._disk.during_sync(self._name)
-        with self._use():
+        with self._disk.mutex:
+            self._check_usable()
             entries.append(Synced(self._content.number, upto, succeeded=True))
 
     def truncate(self, size: int) -> None:
@@ -294,7 +304,8 @@ class RecordingFile:
         self._closed = True
 
     def _resize(self, size: int, operation: str) -> None:
-        with self._use():
+        with self._disk.mutex:
+            self._check_usable()
             try:
                 self._disk.meet("resize", self._name)
                 if self._room(0, size) < size:
@@ -326,13 +337,10 @@ class RecordingFile:
         self._failed = not isinstance(trouble, errors.StorageFull)
         return trouble
 
-    @contextlib.contextmanager
-    def _use(self) -> Iterator[None]:
-        with self._disk.mutex:
-            self._disk.check_alive(self._life)
-            if self._failed or self._closed:
-                raise errors.StorageFailed(self.description, "failed before, or is closed")
-            yield
+    def _check_usable(self) -> None:
+        self._disk.check_alive(self._life)
+        if self._failed or self._closed:
+            raise errors.StorageFailed(self.description, "failed before, or is closed")
 
 
 class RecordingLock:
