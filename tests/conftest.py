@@ -6,10 +6,11 @@ itself can find out. On a person's machine such a test is skipped and says why. 
 fails, because there a component that was lost must not pass for a test that passed.
 """
 
+import gc
 import os
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any, NoReturn
 
 import pytest
@@ -40,6 +41,17 @@ def missing() -> Callable[[str], NoReturn]:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """What is said on the command line for all tests."""
     parser.addoption("--thorough", action="store_true", help="also what takes too long every time")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Nobody looks for garbage among what is collected: thousands of tests, which all stay."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
