@@ -27,8 +27,12 @@ main() {
     provide_ensurepip
     say "building $venv with $("$python" --version) ($(command -v "$python")); this happens once"
     "$python" -m venv --clear "$venv"
-    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --editable ".[$extras]" ||
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile \
+        --editable ".[$extras]" ||
         give_up "pip could not fill $venv; its words are above, and the next make tries again"
+    # Pip would compile with one processor, which takes a third of its time. What some package ships
+    # for another version of Python does not compile, and is never imported.
+    "$venv/bin/python" -m compileall -qq -j 0 "$venv/lib" || true
     touch "$stamp"
 }
 
