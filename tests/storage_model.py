@@ -8,7 +8,6 @@ them, and a test goes on with the one that the storage shows.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -67,7 +66,16 @@ class State:
 
     def copied(self) -> State:
         """The same state; what is in the tables never changes, so the tables are copied alone."""
-        return State(**{name: copy.copy(table) for name, table in vars(self).items()})
+        return State(
+            next_key=self.next_key,
+            queues=self.queues.copy(),
+            rows=self.rows.copy(),
+            outcomes=self.outcomes.copy(),
+            shown=self.shown.copy(),
+            raised=self.raised.copy(),
+            marks=self.marks.copy(),
+            consumers=self.consumers.copy(),
+        )
 
 
 class StorageModel:
