@@ -6,6 +6,7 @@ looks like one that never was. What an operator may do is for the orb's authoris
 
 from __future__ import annotations
 
+import itertools
 import logging
 
 from coordinator.database_desk import DatabaseDesk
@@ -14,7 +15,7 @@ from coordinator.interfaces import caller, check_owner, is_of_registered, tell
 from coordinator.ledger import Key, Member, Note, digest_of
 from coordinator.live import Enlisted, Live
 from coordinator.outcomes import Outcome
-from coordinator.protocol import Participant, Place
+from coordinator.participants import Participant, Place
 from coordinator.service import Service
 from coordinator.sessions import Session, TooMany
 from coordinator.timeouts import UNDECIDED
@@ -282,7 +283,7 @@ class AdminServant:
         gtrid = _gtrid(otid)
         left: list[int] = []
         if live is not None:
-            left = [p.number for p in live.state.participants if p.place is Place.PREPARED]
+            left = live.state.participants.numbers_at(Place.PREPARED)
             if live.state.status is not Status.COMMITTING:
                 raise system.INVALID_TRANSACTION("it is not decided: roll it back instead")
         audit.warning("%s gives up %d participants of %s", caller(), len(left), show(gtrid))
@@ -321,7 +322,7 @@ class AdminServant:
         state = live.state
         is_timed = live.deadline is not None and state.status in UNDECIDED
         left_s = max(0, int(live.deadline - now)) if is_timed and live.deadline else 0
-        shown = state.participants[:MEMBERS_SHOWN_MAX]
+        shown = itertools.islice(state.participants, MEMBERS_SHOWN_MAX)
         return mqTransactionInfo(
             otid_of(live.gtrid),
             state.status,
@@ -362,12 +363,9 @@ def _noted(note: Note) -> mqParticipantInfo:
 
 
 def _explained(live: Live) -> str:
-    waiting = [
-        live.members[p.number].member.name
-        for p in live.state.participants
-        if p.place in (Place.PENDING, Place.PREPARED)
-    ]
-    names = ", ".join(waiting[:5]) + (", ..." if len(waiting) > 5 else "")
+    waiting = live.state.participants.numbers_at(Place.PENDING, Place.PREPARED)
+    names = ", ".join([live.members[number].member.name for number in waiting[:5]])
+    names += ", ..." if len(waiting) > 5 else ""
     match live.state.status:
         case Status.ACTIVE:
             return "at work: its owner has not ended it yet"

@@ -14,7 +14,8 @@ from typing import Any
 
 from coordinator import calls
 from coordinator.live import Enlisted, Live, Settings
-from coordinator.protocol import Act, Effect, Event, Kind, Place
+from coordinator.participants import Place
+from coordinator.protocol import Act, Effect, Event, Kind
 from coordinator.redelivery import Redelivery
 from coordinator.tasks import Tasks
 from idl.call import limited
@@ -102,7 +103,7 @@ class Delivery:
         self._redelivery.add(reference, lambda: self._commit_again(live, number))
 
     def _commit_again(self, live: Live, number: int) -> bool:
-        participant = next((p for p in live.state.participants if p.number == number), None)
+        participant = live.state.participants.find(number)
         if participant is None or participant.place is not Place.PREPARED or participant.is_told:
             return True
         enlisted = live.members[number]

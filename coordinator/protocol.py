@@ -52,38 +52,15 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from coordinator.outcomes import Heuristic, Outcome, damage_of
+from coordinator.participants import NOBODY, Participant, Participants, Place
 from idl.cos import Status
-
-
-class Place(enum.Enum):
-    """The sets that participants are in."""
-
-    # There is one object of each: it is found by that, not by its name.
-    __hash__ = object.__hash__
-
-    PENDING = "pending"
-    PREPARED = "prepared"
-    READ_ONLY = "read-only"
-    FAILED = "failed"
-    HEURISTIC = "heuristic"
-
-
-class Participant(NamedTuple):
-    """A participant, known by its number in the transaction."""
-
-    number: int
-    place: Place = Place.PENDING
-    # Whether phase two has tried to reach it, and whether it has committed but not yet durably.
-    is_tried: bool = False
-    is_told: bool = False
-    heuristic: Heuristic | None = None
 
 
 class Transaction(NamedTuple):
     """The state of one transaction."""
 
     status: Status = Status.ACTIVE
-    participants: tuple[Participant, ...] = ()
+    participants: Participants = NOBODY
     is_nested: bool = False
     # It has a key, by which a repeated one is known; so its commit is always written.
     is_keyed: bool = False
@@ -162,6 +139,8 @@ Rule = Callable[[Transaction, Event], tuple[Transaction, Effects]]
 NOTHING: Effects = ()
 _FORCE_DECISION: Effects = (Effect(Act.FORCE_DECISION),)
 _ANSWER, _END = Effect(Act.ANSWER), Effect(Act.END)
+# Where those are who may have work to undo.
+_OUTSTANDING = (Place.PENDING, Place.PREPARED, Place.FAILED)
 
 
 def step(transaction: Transaction, event: Event) -> tuple[Transaction, Effects]:
@@ -173,12 +152,14 @@ def step(transaction: Transaction, event: Event) -> tuple[Transaction, Effects]:
     # Nothing has changed that was not checked before, where the same is handed back.
     if after is not transaction:
         check(after)
+        if after.status is not transaction.status:
+            after.participants.recount()
     return after, effects
 
 
 def decided(numbers: tuple[int, ...]) -> tuple[Transaction, Effects]:
     """A transaction whose decision was found on disk, and what is to be done about it."""
-    prepared = tuple(Participant(number, Place.PREPARED) for number in numbers)
+    prepared = Participants([Participant(number, Place.PREPARED) for number in numbers])
     transaction = Transaction(Status.COMMITTING, prepared, is_answered=True)
     return transaction, tuple(Effect(Act.SEND_COMMIT, number) for number in numbers)
 
@@ -188,6 +169,8 @@ def outcome_of(transaction: Transaction) -> Outcome:
     is_commit = transaction.status in (Status.COMMITTING, Status.COMMITTED)
     if transaction.status is Status.UNKNOWN:
         return Outcome(Status.UNKNOWN, Heuristic.HAZARD, transaction.reason)
+    if not transaction.participants.counts[Place.HEURISTIC]:
+        return Outcome(transaction.status, None, transaction.reason)
     heuristics = [p.heuristic for p in transaction.participants if p.heuristic is not None]
     return Outcome(transaction.status, damage_of(is_commit, heuristics), transaction.reason)
 
@@ -216,7 +199,7 @@ def answer_to(transaction: Transaction, is_named: bool, number: int | None) -> S
 
 
 def _join(transaction: Transaction, event: Event) -> tuple[Transaction, Effects]:
-    joined = (*transaction.participants, Participant(event.participant))
+    joined = transaction.participants.joined_by((Participant(event.participant),))
     return transaction._replace(participants=joined), NOTHING
 
 
@@ -228,8 +211,8 @@ def _commit(transaction: Transaction, event: Event) -> tuple[Transaction, Effect
     if transaction.is_nested:
         return _hand_up(transaction)
     arrived = [Participant(number, Place.PREPARED) for number in event.prepared]
-    everybody = (*transaction.participants, *arrived)
-    pending = [p.number for p in transaction.participants if p.place is Place.PENDING]
+    everybody = transaction.participants.joined_by(arrived) if arrived else transaction.participants
+    pending = everybody.numbers_at(Place.PENDING)
     if not everybody and not transaction.is_keyed:
         return _finish(transaction, Status.COMMITTED)
     if not pending:
@@ -242,7 +225,7 @@ def _commit(transaction: Transaction, event: Event) -> tuple[Transaction, Effect
 
 
 def _hand_up(transaction: Transaction) -> tuple[Transaction, Effects]:
-    after, effects = _finish(transaction._replace(participants=()), Status.COMMITTED)
+    after, effects = _finish(transaction._replace(participants=NOBODY), Status.COMMITTED)
     return after, (Effect(Act.PASS_UP), *effects)
 
 
@@ -258,10 +241,10 @@ def _vote_read_only(transaction: Transaction, event: Event) -> tuple[Transaction
 
 
 def _count(transaction: Transaction) -> tuple[Transaction, Effects]:
-    places = {participant.place for participant in transaction.participants}
-    if Place.PENDING in places:
+    counts = transaction.participants.counts
+    if counts[Place.PENDING]:
         return transaction, NOTHING
-    if Place.PREPARED not in places and not transaction.is_keyed:
+    if not counts[Place.PREPARED] and not transaction.is_keyed:
         return _finish(transaction, Status.COMMITTED)
     return transaction._replace(status=Status.PREPARED), _FORCE_DECISION
 
@@ -296,7 +279,8 @@ def _committed_alone(transaction: Transaction, event: Event) -> tuple[Transactio
 def _roll_back(transaction: Transaction, event: Event) -> tuple[Transaction, Effects]:
     reason = transaction.reason or event.reason
     turned = transaction._replace(reason=reason)
-    told = tuple(Effect(Act.SEND_ROLLBACK, number) for number in _outstanding(turned))
+    outstanding = turned.participants.numbers_at(*_OUTSTANDING)
+    told = tuple([Effect(Act.SEND_ROLLBACK, number) for number in outstanding])
     if not told:
         return _finish(turned, Status.ROLLED_BACK)
     return turned._replace(status=Status.ROLLING_BACK), told
@@ -315,14 +299,14 @@ def _rolled_back_there(transaction: Transaction, event: Event) -> tuple[Transact
     if _is_noted(transaction, event):
         return transaction, NOTHING
     rest = _without(transaction, event.participant)
-    return _finish(rest, Status.ROLLED_BACK) if not _outstanding(rest) else (rest, NOTHING)
+    return _finish(rest, Status.ROLLED_BACK) if not _is_outstanding(rest) else (rest, NOTHING)
 
 
 def _heuristic_rollback(transaction: Transaction, event: Event) -> tuple[Transaction, Effects]:
     if _is_noted(transaction, event):
         return transaction, NOTHING
     noted, effects = _note_heuristic(transaction, event)
-    if _outstanding(noted):
+    if _is_outstanding(noted):
         return noted, effects
     after, others = _finish(noted, Status.ROLLED_BACK)
     return after, (*effects, *others)
@@ -332,7 +316,7 @@ def _heuristic_rollback(transaction: Transaction, event: Event) -> tuple[Transac
 
 
 def _tell_everybody(transaction: Transaction, event: Event) -> tuple[Transaction, Effects]:
-    prepared = [p.number for p in transaction.participants if p.place is Place.PREPARED]
+    prepared = transaction.participants.numbers_at(Place.PREPARED)
     if not prepared:
         return _finish(transaction, Status.COMMITTED)
     told = tuple([Effect(Act.SEND_COMMIT, number) for number in prepared])
@@ -369,11 +353,11 @@ def _heuristic_commit(transaction: Transaction, event: Event) -> tuple[Transacti
 
 def _go_on(transaction: Transaction, effects: Effects) -> tuple[Transaction, Effects]:
     """Whoever waits is answered once everybody has been tried; the end comes with the last."""
-    left = [p.is_tried for p in transaction.participants if p.place is Place.PREPARED]
-    if not left:
+    participants = transaction.participants
+    if not participants.counts[Place.PREPARED]:
         after, others = _finish(transaction, Status.COMMITTED)
         return after, (*effects, *others)
-    if transaction.is_answered or not all(left):
+    if transaction.is_answered or participants.untried:
         return transaction, effects
     return transaction._replace(is_answered=True), (*effects, _ANSWER)
 
@@ -397,9 +381,7 @@ def _finish(transaction: Transaction, status: Status) -> tuple[Transaction, Effe
     return ended, (_END,) if transaction.is_answered else (_ANSWER, _END)
 
 
-def _turned(
-    transaction: Transaction, status: Status, participants: tuple[Participant, ...]
-) -> Transaction:
+def _turned(transaction: Transaction, status: Status, participants: Participants) -> Transaction:
     """The same with another status and these participants: what happens to every transaction."""
     _, _, is_nested, is_keyed, is_leased, is_delegated, is_answered, reason = transaction
     return Transaction(
@@ -409,7 +391,7 @@ def _turned(
 
 def _is_noted(transaction: Transaction, event: Event) -> bool:
     """Whether the participant has left, or its heuristic is recorded: what it says now is late."""
-    found = _find(transaction, event.participant)
+    found = transaction.participants.find(event.participant)
     return found is None or found.place is Place.HEURISTIC
 
 
@@ -423,21 +405,13 @@ def _note_heuristic(transaction: Transaction, event: Event) -> tuple[Transaction
     return noted, (force, Effect(Act.SEND_FORGET, event.participant))
 
 
-def _outstanding(transaction: Transaction) -> list[int]:
-    return [
-        p.number
-        for p in transaction.participants
-        if p.place in (Place.PENDING, Place.PREPARED, Place.FAILED)
-    ]
-
-
-def _find(transaction: Transaction, number: int) -> Participant | None:
-    return next((p for p in transaction.participants if p.number == number), None)
+def _is_outstanding(transaction: Transaction) -> bool:
+    counts = transaction.participants.counts
+    return any([counts[place] for place in _OUTSTANDING])
 
 
 def _put(transaction: Transaction, changed: Participant) -> Transaction:
-    number, before = changed.number, transaction.participants
-    everybody = tuple([changed if p.number == number else p for p in before])
+    everybody = transaction.participants.put(changed)
     return _turned(transaction, transaction.status, everybody)
 
 
@@ -446,8 +420,7 @@ def _put_at(transaction: Transaction, number: int, place: Place) -> Transaction:
 
 
 def _without(transaction: Transaction, number: int) -> Transaction:
-    rest = [p for p in transaction.participants if p.number != number]
-    return _turned(transaction, transaction.status, tuple(rest))
+    return _turned(transaction, transaction.status, transaction.participants.without(number))
 
 
 # --- The table -----------------------------------------------------------------------------------
@@ -580,20 +553,22 @@ _REQUIRED = {
 }
 
 
-_HOLDS = {status: (frozenset(_ALLOWED[status]), _REQUIRED.get(status)) for status in STATES}
+# Where nobody may be, and where somebody must be.
+_HOLDS = {
+    status: (tuple(set(Place) - _ALLOWED[status]), tuple(_REQUIRED.get(status, ())))
+    for status in STATES
+}
 
 
 def check(transaction: Transaction) -> None:
-    """What holds in the state that the transaction is in."""
-    status, participants = transaction.status, transaction.participants
-    allowed, required = _HOLDS[status]
-    is_enough = required is None or (status is _S.PREPARED and transaction.is_keyed)
-    for _, place, _, _, heuristic in participants:
-        assert place in allowed, f"{place} in {status.name}"
-        assert (place is Place.HEURISTIC) is (heuristic is not None)
-        is_enough = is_enough or (required is not None and place in required)
-    assert is_enough, f"nobody is {required}"
-    assert len({p.number for p in participants}) == len(participants), (
-        "a participant is there twice"
-    )
+    """What holds in the state that the transaction is in, as far as counts can tell.
+
+    The participants see to the rest: that each is there once, and where it belongs.
+    """
+    status, counts = transaction.status, transaction.participants.counts
+    forbidden, required = _HOLDS[status]
+    for place in forbidden:
+        assert not counts[place], f"{place} in {status.name}"
+    is_enough = not required or (status is _S.PREPARED and transaction.is_keyed)
+    assert is_enough or any([counts[place] for place in required]), f"nobody is {required}"
     assert not transaction.is_nested or status not in (_S.PREPARING, _S.PREPARED)

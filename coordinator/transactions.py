@@ -21,13 +21,13 @@ from coordinator.delivery import Delivery
 from coordinator.ledger import Decision, Key, Member, Note, digest_of
 from coordinator.live import Enlisted, Live, Settings
 from coordinator.outcomes import Heuristic, Outcome, damage_of
+from coordinator.participants import Place
 from coordinator.protocol import (
     Act,
     Effect,
     Effects,
     Event,
     Kind,
-    Place,
     Transaction,
     decided,
     outcome_of,
@@ -338,7 +338,7 @@ class Transactions:
 
     def _force_decision(self, live: Live) -> None:
         with self.lock:
-            named = [p.number for p in live.state.participants if p.place is Place.PREPARED]
+            named = live.state.participants.numbers_at(Place.PREPARED)
             members = {number: live.members[number].member for number in named}
         decision = Decision(live.gtrid, live.owner, live.key, members, live.digest)
         try:
@@ -373,9 +373,9 @@ class Transactions:
             self._fail(failed)
 
     def _force_heuristic(self, live: Live, number: int) -> None:
-        found = {p.number: p.heuristic for p in live.state.participants}.get(number)
+        found = live.state.participants.find(number)
         outcome = outcome_of(live.state)
-        heuristic = found or outcome.damage
+        heuristic = (found and found.heuristic) or outcome.damage
         assert heuristic is not None
         enlisted = live.members[number]
         reason = live.troubles.get(number, "")

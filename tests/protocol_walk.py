@@ -183,6 +183,7 @@ def advance(world: World, happening: Happening) -> World:
     event, call = happening
     state, effects = step(world.state, event)
     check(state)
+    state.participants.recount()
     if call is not None:
         heard = _after_answer(world, event, call)
     else:

@@ -145,7 +145,7 @@ WORKSHOP = Door(
 # What decides is pure: no key to any door, no thread, and nothing beneath it that is not pure too.
 PURE = (
     "idl.mapping idl.system idl.cos idl.mq idl.marshal idl.straight idl.wire "
-    "coordinator.protocol coordinator.outcomes "
+    "coordinator.protocol coordinator.participants coordinator.outcomes "
     "mqserver.errors mqserver.priorities mqserver.transactions.branch mqserver.storage.format "
     "mqserver.storage.contract idl.coordination idl.otids idl.databases coordinator.ledger "
     "coordinator.fates "

@@ -18,6 +18,7 @@ SURVEY = (
 )
 LIVE = (
     "coordinator.live coordinator.ledger coordinator.protocol coordinator.outcomes "
+    "coordinator.participants "
     "coordinator.sessions coordinator.tasks"
 )
 BRANCHES = "mqserver.transactions.* mqserver.storage.contract mqserver.errors"
@@ -247,7 +248,9 @@ LAYERS = {
     "coordinator.live":                 "coordinator.ledger coordinator.protocol coordinator.tasks "
                                         f"{WORDS}",
     "coordinator.ledger":               f"coordinator.outcomes {WORDS} mqserver.storage.format",
-    "coordinator.protocol":             f"coordinator.outcomes {WORDS}",
+    "coordinator.protocol":             "coordinator.participants "
+                                        f"coordinator.outcomes {WORDS}",
+    "coordinator.participants":         "coordinator.outcomes",
     "coordinator.outcomes":             WORDS,
     "coordinator.sessions":             "idl.otids",
     "coordinator.tasks":                "",

@@ -14,7 +14,8 @@ from coordinator.fates import (
     telling,
     verdict_of,
 )
-from coordinator.protocol import Participant, Place, Transaction
+from coordinator.participants import Participant, Participants, Place
+from coordinator.protocol import Transaction
 from idl.cos import Status
 from idl.databases import (
     BRANCH,
@@ -102,7 +103,7 @@ def test_only_rows_that_nobody_can_need_are_forgotten() -> None:
 
 
 def test_a_transaction_at_work_is_undecided_and_a_decision_counts_for_who_is_named() -> None:
-    prepared = (Participant(1, Place.PREPARED),)
+    prepared = Participants([Participant(1, Place.PREPARED)])
     assert verdict_of(Transaction(), False) is Verdict.UNDECIDED
     assert verdict_of(Transaction(Status.PREPARED, prepared), True) is Verdict.UNDECIDED
     assert verdict_of(Transaction(Status.COMMITTING, prepared), True) is Verdict.COMMITTED

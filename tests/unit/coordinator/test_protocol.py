@@ -16,6 +16,7 @@ import pytest
 
 from coordinator import protocol
 from coordinator.outcomes import Heuristic, Outcome
+from coordinator.participants import Participant, Participants, Place
 from coordinator.protocol import (
     ARROWS,
     IMPOSSIBLE,
@@ -26,8 +27,6 @@ from coordinator.protocol import (
     Effects,
     Event,
     Kind,
-    Participant,
-    Place,
     Transaction,
     answer_to,
     check,
@@ -242,7 +241,9 @@ def test_one_that_was_told_and_is_then_not_reached_is_told_again() -> None:
     told, _ = _after(_committing(2), Event(Kind.DONE_LAZILY, 0))
     lost, effects = _after(told, Event(Kind.NOT_REACHED, 0))
     assert Effect(Act.SEND_COMMIT_LATER, 0) in effects
-    assert not lost.participants[0].is_told, "or the next attempt would be left out"
+    told_again = lost.participants.find(0)
+    assert told_again is not None
+    assert not told_again.is_told, "or the next attempt would be left out"
 
 
 @pytest.mark.parametrize("kind", [Kind.DONE, Kind.DONE_LAZILY, Kind.SETTLED, Kind.NOT_REACHED])
@@ -265,9 +266,9 @@ def test_the_damage_that_the_caller_hears_of_is_the_worst_there_is() -> None:
         Participant(0, Place.HEURISTIC, heuristic=Heuristic.HAZARD),
         Participant(1, Place.HEURISTIC, heuristic=Heuristic.ROLLED_BACK),
     )
-    committed = Transaction(Status.COMMITTED, participants)
+    committed = Transaction(Status.COMMITTED, Participants(participants))
     assert outcome_of(committed) == Outcome(Status.COMMITTED, Heuristic.MIXED)
-    rolled_back = Transaction(Status.ROLLED_BACK, participants[1:])
+    rolled_back = Transaction(Status.ROLLED_BACK, Participants(participants[1:]))
     assert outcome_of(rolled_back) == Outcome(Status.ROLLED_BACK, None), "they agree"
 
 
@@ -295,29 +296,26 @@ def test_a_participant_that_asks_is_told_what_cannot_change_any_more(
 # --- States that cannot be -----------------------------------------------------------------------
 
 
-def _one(place: Place, heuristic: Heuristic | None = None) -> tuple[Participant, ...]:
-    return (Participant(0, place, heuristic=heuristic),)
+def _some(*places: Place) -> Participants:
+    return Participants(Participant(number, place) for number, place in enumerate(places))
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
-        Transaction(participants=(Participant(0), Participant(0))),
-        Transaction(Status.ACTIVE, _one(Place.PREPARED)),
-        Transaction(Status.MARKED_ROLLBACK, _one(Place.FAILED)),
+        Transaction(Status.ACTIVE, _some(Place.PREPARED)),
+        Transaction(Status.MARKED_ROLLBACK, _some(Place.FAILED)),
         Transaction(Status.PREPARING),
-        Transaction(Status.PREPARING, (Participant(0), Participant(1, Place.FAILED))),
-        Transaction(Status.PREPARING, (Participant(0),), is_nested=True),
+        Transaction(Status.PREPARING, _some(Place.PENDING, Place.FAILED)),
+        Transaction(Status.PREPARING, _some(Place.PENDING), is_nested=True),
         Transaction(Status.PREPARED),
-        Transaction(Status.PREPARED, (Participant(0),)),
+        Transaction(Status.PREPARED, _some(Place.PENDING)),
         Transaction(Status.COMMITTING, is_keyed=True),
-        Transaction(Status.COMMITTING, _one(Place.FAILED)),
-        Transaction(Status.COMMITTED, _one(Place.PREPARED)),
-        Transaction(Status.COMMITTED, _one(Place.HEURISTIC)),
-        Transaction(Status.COMMITTED, _one(Place.READ_ONLY, Heuristic.HAZARD)),
-        Transaction(Status.ROLLING_BACK, _one(Place.READ_ONLY)),
-        Transaction(Status.ROLLED_BACK, _one(Place.FAILED)),
-        Transaction(Status.UNKNOWN, _one(Place.READ_ONLY)),
+        Transaction(Status.COMMITTING, _some(Place.FAILED)),
+        Transaction(Status.COMMITTED, _some(Place.PREPARED)),
+        Transaction(Status.ROLLING_BACK, _some(Place.READ_ONLY)),
+        Transaction(Status.ROLLED_BACK, _some(Place.FAILED)),
+        Transaction(Status.UNKNOWN, _some(Place.READ_ONLY)),
     ],
     ids=str,
 )
