@@ -83,6 +83,23 @@ def commit(number: int, name: str, asked: Callable[[], None], is_lazy: bool) -> 
     return Event(Kind.DONE_LAZILY if is_lazy else Kind.DONE, number)
 
 
+def commit_together(
+    branches: dict[otid_t, int], asked: Callable[[], tuple[otid_t, ...]]
+) -> tuple[list[Event], list[int]]:
+    """Tells prepared participants of one server to commit; and those to be asked for themselves."""
+    try:
+        refused = {branches[otid] for otid in asked() if otid in branches}
+    except system.BAD_OPERATION:
+        # A node of an earlier version, which takes them one by one.
+        return [], list(branches.values())
+    except system.SystemException as failed:
+        reason = str(failed)
+        lost = [Event(Kind.NOT_REACHED, each, reason=reason) for each in branches.values()]
+        return lost, []
+    done = [number for number in branches.values() if number not in refused]
+    return [Event(Kind.DONE_LAZILY, number) for number in done], sorted(refused)
+
+
 def rollback(number: int, name: str, asked: Callable[[], None]) -> Event:
     """Tells a participant to roll back."""
     try:

@@ -224,15 +224,14 @@ class SettlerServant:
         self._objects = objects
         self._name = name
 
+    def commitBranches(self, branches: mqOtidList) -> mqOtidList:
+        """See `Mq_Settler.commitBranches`; they are committed when they are settled."""
+        named = zip(branches, self._to_be_committed(branches), strict=True)
+        return tuple([otid for otid, branch in named if self._objects.is_lost(branch)])
+
     def settle(self, branches: mqOtidList) -> None:
         """See `Mq_Settler.settle`."""
-        try:
-            wanted = [BranchId(*split_otid(otid)) for otid in branches]
-        except InvalidValue as wrong:
-            raise system.BAD_PARAM(str(wrong)) from wrong
-        for branch in wanted:
-            if self._objects.verdicts.of(branch) is not Verdict.COMMITTED:
-                raise system.INVALID_TRANSACTION("not all of them are to be committed")
+        wanted = self._to_be_committed(branches)
         try:
             lost = self._objects.databases.find(self._name).settle(wanted)
         except DatabaseTrouble as trouble:
@@ -240,6 +239,16 @@ class SettlerServant:
         if lost:
             self._objects.note_lost(lost)
             raise NotPrepared()
+
+    def _to_be_committed(self, branches: mqOtidList) -> list[BranchId]:
+        try:
+            wanted = [BranchId(*split_otid(otid)) for otid in branches]
+        except InvalidValue as wrong:
+            raise system.BAD_PARAM(str(wrong)) from wrong
+        for branch in wanted:
+            if self._objects.verdicts.of(branch) is not Verdict.COMMITTED:
+                raise system.INVALID_TRANSACTION("not all of them are to be committed")
+        return wanted
 
 
 class MarkedServant:

@@ -1,15 +1,17 @@
 """Telling participants, and finding out what came of it; once, or again until it has arrived.
 
-It makes the calls that the protocol asks for and feeds back what happened. Commits that a
-participant has not made durable are settled in batches. It decides nothing.
+It makes the calls that the protocol asks for and feeds back what happened. Branches of one node are
+told to commit together, with few calls however many they are; commits that a participant has not
+made durable are settled in batches. It decides nothing.
 """
 
 from __future__ import annotations
 
+import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
 from coordinator import calls
@@ -19,10 +21,12 @@ from coordinator.protocol import Act, Effect, Event, Kind
 from coordinator.redelivery import Redelivery
 from coordinator.tasks import Tasks
 from idl.call import limited
-from idl.otids import otid_of
+from idl.cos import otid_t
+from idl.otids import BRANCH, SETTLER, member_name, otid_of
 from idl.proxies import started_within
 
-SETTLED_TOGETHER = 1000
+SETTLED_TOGETHER = 10_000
+COMMITTED_TOGETHER = 5_000
 
 _METHODS = {
     Act.SEND_PREPARE: attrgetter("prepare"),
@@ -33,11 +37,46 @@ _METHODS = {
 }
 
 
+# What is told with one call: one thing to one participant, or "commit" to several of one server.
+Parcel = tuple[Effect, ...]
+
+
+def parcels(live: Live, effects: Iterable[Effect]) -> list[Parcel]:
+    """The effects, so that those which can be had with one call are together."""
+    told = list(effects)
+    if len(told) < 2 or told[0].act is not Act.SEND_COMMIT:
+        return [(effect,) for effect in told]
+    lines: dict[str, list[Effect]] = {}
+    for effect in told:
+        settler = live.members[effect.participant].member.settler
+        lines.setdefault(settler or f"alone/{effect.participant}", []).append(effect)
+    made: list[Parcel] = []
+    for settler, line in lines.items():
+        made += _packed(live, settler, line) if len(line) > 1 else [(line[0],)]
+    return made
+
+
+def _packed(live: Live, settler: str, line: list[Effect]) -> list[Parcel]:
+    """Those together that the settler can commit by name; any other object is called itself."""
+    server = settler.removeprefix(f"PYRO:{SETTLER}")
+    prefix = f"PYRO:{member_name(BRANCH, live.gtrid)}/"
+    together: list[Effect] = []
+    alone: list[Parcel] = []
+    for effect in line:
+        member = live.members[effect.participant].member
+        if member.resource == f"{prefix}{member.name}{server}":
+            together.append(effect)
+        else:
+            alone.append((effect,))
+    starts = range(0, len(together), COMMITTED_TOGETHER)
+    return [*(tuple(together[start : start + COMMITTED_TOGETHER]) for start in starts), *alone]
+
+
 class Delivery:
     """The calls to the participants of all transactions. May be used from any thread."""
 
     def __init__(
-        self, tasks: Tasks, settings: Settings, feed: Callable[[Live, Event], None]
+        self, tasks: Tasks, settings: Settings, feed: Callable[[Live, Sequence[Event]], None]
     ) -> None:
         self._tasks = tasks
         self._settings = settings
@@ -46,38 +85,55 @@ class Delivery:
         self._redelivery = Redelivery(tasks, settings.retry_s, settings.retry_s_max)
         self._unsettled: dict[str, list[tuple[Live, int]]] = {}
 
-    def started(self, live: Live, effects: list[Effect]) -> list[Callable[[], None]]:
-        """Calls that this thread makes itself; they are taken from the effects.
+    def started(self, live: Live, waiting: list[Parcel]) -> list[Callable[[], None]]:
+        """Calls that this thread makes itself; they are taken from those that wait.
 
         All that can be sent at once are sent before any answer is waited for. If none can be, one
         call is made the ordinary way.
         """
         begun: list[Callable[[], None]] = []
-        for effect in list(effects) if len(effects) > 1 else ():
-            waiting = started_within(self._settings.call_s, self._method(live, effect))
-            if waiting is not None:
-                effects.remove(effect)
-                begun.append(partial(self._finish, live, effect, waiting))
-        if not begun:
-            begun.append(partial(self.send, live, effects.pop()))
+        left: list[Parcel] = []
+        for parcel in waiting if len(waiting) > 1 else ():
+            method, arguments = self._method(live, parcel)
+            answer = started_within(self._settings.call_s, method, *arguments)
+            if answer is None:
+                left.append(parcel)
+            else:
+                begun.append(partial(self._finish, live, parcel, answer))
+        if begun:
+            waiting[:] = left
+        else:
+            begun.append(partial(self.send, live, waiting.pop()))
         return begun
 
-    def send(self, live: Live, effect: Effect) -> None:
+    def send(self, live: Live, parcel: Parcel) -> None:
         """One call is made, and what came of it has happened."""
+        method, arguments = self._method(live, parcel)
         with limited(self._settings.call_s):
-            self._finish(live, effect, self._method(live, effect))
+            self._finish(live, parcel, partial(method, *arguments))
 
-    def _method(self, live: Live, effect: Effect) -> Callable[[], Any]:
-        method: Callable[[], Any] = _METHODS[effect.act](live.members[effect.participant].resource)
-        return method
+    def _method(self, live: Live, parcel: Parcel) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        act, number = parcel[0]
+        enlisted = live.members[number]
+        if len(parcel) == 1:
+            return _METHODS[act](enlisted.resource), ()
+        assert enlisted.settler is not None
+        return enlisted.settler.commitBranches, (tuple(self._branches(live, parcel)),)
 
-    def _finish(self, live: Live, effect: Effect, asked: Callable[[], Any]) -> None:
+    def _branches(self, live: Live, parcel: Parcel) -> dict[otid_t, int]:
+        named = [(number, live.members[number].member.name) for _, number in parcel]
+        return {otid_of(live.gtrid, name): number for number, name in named}
+
+    def _finish(self, live: Live, parcel: Parcel, asked: Callable[[], Any]) -> None:
         """What came of a call, made now or under way, has happened."""
-        number = effect.participant
+        if len(parcel) > 1:
+            self._finish_together(live, parcel, asked)
+            return
+        act, number = parcel[0]
         enlisted = live.members[number]
         name = enlisted.member.name
         live.attempts[number] = live.attempts.get(number, 0) + 1
-        match effect.act:
+        match act:
             case Act.SEND_COMMIT:
                 event = calls.commit(number, name, asked, enlisted.settler is not None)
             case Act.SEND_PREPARE:
@@ -90,32 +146,57 @@ class Delivery:
                 if not calls.forget(asked):
                     self.forget_later(enlisted)
                 return
-        self._answered(live, event)
+        self._answered(live, [event])
 
-    def _answered(self, live: Live, event: Event) -> None:
-        if event.kind is Kind.DONE_LAZILY:
-            self._settle_later(live, event.participant)
-        self._feed(live, event)
+    def _finish_together(self, live: Live, parcel: Parcel, asked: Callable[[], Any]) -> None:
+        events, refused = self._told_together(live, parcel, asked)
+        self._answered(live, events)
+        for number in refused:
+            self.send(live, (Effect(Act.SEND_COMMIT, number),))
 
-    def commit_later(self, live: Live, number: int) -> None:
+    def _told_together(
+        self, live: Live, parcel: Parcel, asked: Callable[[], Any]
+    ) -> tuple[list[Event], list[int]]:
+        for _, number in parcel:
+            live.attempts[number] = live.attempts.get(number, 0) + 1
+        return calls.commit_together(self._branches(live, parcel), asked)
+
+    def _answered(self, live: Live, events: list[Event]) -> None:
+        lazy = [event.participant for event in events if event.kind is Kind.DONE_LAZILY]
+        if lazy:
+            self._settle_later(live, lazy)
+        self._feed(live, events)
+
+    def commit_later(self, live: Live, numbers: Iterable[int]) -> None:
         """Tries again, after a while; one that cannot be reached holds nobody else up."""
-        reference = live.members[number].member.resource
-        self._redelivery.add(reference, lambda: self._commit_again(live, number))
+        again = [Effect(Act.SEND_COMMIT, number) for number in numbers]
+        for parcel in parcels(live, again):
+            reference = live.members[parcel[0].participant].member.resource
+            self._redelivery.add(reference, partial(self._commit_again, live, parcel))
 
-    def _commit_again(self, live: Live, number: int) -> bool:
-        participant = live.state.participants.find(number)
-        if participant is None or participant.place is not Place.PREPARED or participant.is_told:
+    def _commit_again(self, live: Live, parcel: Parcel) -> bool:
+        waiting = tuple([effect for effect in parcel if _is_to_be_told(live, effect.participant)])
+        if not waiting:
             return True
+        method, arguments = self._method(live, waiting)
+        asked = partial(method, *arguments)
+        with limited(self._settings.call_s):
+            if len(waiting) > 1:
+                events, refused = self._told_together(live, waiting, asked)
+            else:
+                events, refused = [self._told_alone(live, waiting[0].participant, asked)], []
+        if events and events[0].kind is Kind.NOT_REACHED:
+            for event in events:
+                live.troubles[event.participant] = event.reason
+            return False
+        self._answered(live, events)
+        self.commit_later(live, refused)
+        return True
+
+    def _told_alone(self, live: Live, number: int, asked: Callable[[], Any]) -> Event:
         enlisted = live.members[number]
         live.attempts[number] = live.attempts.get(number, 0) + 1
-        with limited(self._settings.call_s):
-            tell = enlisted.resource.commit
-            event = calls.commit(number, enlisted.member.name, tell, enlisted.settler is not None)
-        if event.kind is Kind.NOT_REACHED:
-            live.troubles[number] = event.reason
-            return False
-        self._answered(live, event)
-        return True
+        return calls.commit(number, enlisted.member.name, asked, enlisted.settler is not None)
 
     def forget_later(self, enlisted: Enlisted) -> None:
         """The participant is told that its heuristic outcome is known."""
@@ -127,13 +208,16 @@ class Delivery:
 
     # --- Commits that are not durable yet
 
-    def _settle_later(self, live: Live, number: int) -> None:
-        settler = live.members[number].member.settler
+    def _settle_later(self, live: Live, numbers: list[int]) -> None:
+        first: list[str] = []
         with self._lock:
-            waiting = self._unsettled.setdefault(settler, [])
-            waiting.append((live, number))
-            is_first = len(waiting) == 1
-        if is_first:
+            for number in numbers:
+                settler = live.members[number].member.settler
+                waiting = self._unsettled.setdefault(settler, [])
+                if not waiting:
+                    first.append(settler)
+                waiting.append((live, number))
+        for settler in first:
             self._tasks.after(self._settings.settle_s, self._settle, settler)
 
     def _settle(self, settler: str) -> None:
@@ -149,7 +233,7 @@ class Delivery:
 
     def _settle_now(self, batch: list[tuple[Live, int]]) -> bool:
         from_batch = [(live.gtrid, live.members[number]) for live, number in batch]
-        branches = tuple(otid_of(gtrid, each.member.name) for gtrid, each in from_batch)
+        branches = tuple([otid_of(gtrid, each.member.name) for gtrid, each in from_batch])
         target = from_batch[0][1].settler
         assert target is not None
         # Nobody waits for this, and a slow disk may have much to write.
@@ -157,9 +241,17 @@ class Delivery:
             kind = calls.settle(target, branches)
         if kind is Kind.NOT_REACHED:
             return False
-        for live, number in batch:
+        for live, together in itertools.groupby(batch, key=itemgetter(0)):
+            numbers = [number for _, number in together]
             if kind is Kind.SETTLED:
-                self._feed(live, Event(Kind.SETTLED, number))
+                self._feed(live, [Event(Kind.SETTLED, number) for number in numbers])
             else:
-                self.send(live, Effect(Act.SEND_COMMIT, number))
+                for parcel in parcels(live, [Effect(Act.SEND_COMMIT, each) for each in numbers]):
+                    self.send(live, parcel)
         return True
+
+
+def _is_to_be_told(live: Live, number: int) -> bool:
+    """Whether it has not been reached since, and nobody has given it up."""
+    found = live.state.participants.find(number)
+    return found is not None and found.place is Place.PREPARED and not found.is_told

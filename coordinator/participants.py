@@ -13,7 +13,6 @@ told from how many there are at each place, without looking at anybody. What hol
 from __future__ import annotations
 
 import enum
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from operator import attrgetter
 from typing import NamedTuple
@@ -50,6 +49,9 @@ TOGETHER = 64
 
 Part = dict[int, Participant]
 _NO_COUNTS = dict.fromkeys(Place, 0)
+_number = attrgetter("number")
+_PREPARED, _HEURISTIC = Place.PREPARED, Place.HEURISTIC
+_WRONG_PLACE = "a heuristic at the wrong place"
 
 
 class Participants:
@@ -66,14 +68,18 @@ class Participants:
             self._fill(everybody)
 
     def _fill(self, everybody: Iterable[Participant]) -> None:
-        gathered: dict[int, Part] = {}
-        for each in sorted(everybody, key=attrgetter("number")):
-            part = gathered.setdefault(each.number // TOGETHER, {})
-            assert each.number not in part, "a participant is there twice"
-            part[each.number] = _checked(each)
-        count = max(gathered, default=-1) + 1
-        self._parts = tuple([gathered.get(index, {}) for index in range(count)])
-        self.counts, self.untried = self._counted()
+        parts: list[Part] = []
+        counts, untried = dict(_NO_COUNTS), 0
+        for each in sorted(everybody, key=_number):
+            number, place, is_tried, _, heuristic = each
+            while number >= TOGETHER * len(parts):
+                parts.append({})
+            assert number not in parts[-1], "a participant is there twice"
+            assert (place is _HEURISTIC) is (heuristic is not None), _WRONG_PLACE
+            parts[-1][number] = each
+            counts[place] += 1
+            untried += place is _PREPARED and not is_tried
+        self._parts, self.counts, self.untried = tuple(parts), counts, untried
 
     def __iter__(self) -> Iterator[Participant]:
         for part in self._parts:
@@ -100,13 +106,14 @@ class Participants:
         """The numbers of those who are at one of these places."""
         if not any([self.counts[place] for place in places]):
             return []
-        return [each.number for each in self if each.place in places]
+        parts = self._parts
+        return [p.number for part in parts for p in part.values() if p.place in places]
 
     def joined_by(self, newcomers: Iterable[Participant]) -> Participants:
         """The same with these, whose numbers nobody has."""
         added = list(newcomers)
         if len(added) == 1 and self._is_behind_all(added[0].number):
-            return self._changed(None, added[0])
+            return self.changed(None, added[0])
         return Participants([*self, *added])
 
     def _is_behind_all(self, number: int) -> bool:
@@ -118,58 +125,50 @@ class Participants:
         """The same, but that the participant with this number is now so."""
         before = self.find(changed.number)
         assert before is not None, "a participant changes that is not there"
-        return self._changed(before, changed)
+        return self.changed(before, changed)
 
     def without(self, number: int) -> Participants:
         """The same without this one, if it is there."""
         before = self.find(number)
-        return self if before is None else self._changed(before, None)
+        return self if before is None else self.changed(before, None)
 
-    def _changed(self, before: Participant | None, after: Participant | None) -> Participants:
+    def changed(self, before: Participant | None, after: Participant | None) -> Participants:
+        """The same with `after` in place of `before`, which was found here; None: nobody."""
         concerned = before or after
         assert concerned is not None
-        index = concerned.number // TOGETHER
-        parts = self._parts
+        index, parts = concerned.number // TOGETHER, self._parts
         part = parts[index].copy() if index < len(parts) else {}
         counts, untried = dict(self.counts), self.untried
         if before is not None:
             counts[before.place] -= 1
-            untried -= _is_untried(before)
+            untried -= before.place is _PREPARED and not before.is_tried
             if after is None:
                 del part[before.number]
         if after is not None:
-            counts[after.place] += 1
-            untried += _is_untried(after)
-            part[after.number] = _checked(after)
-        made = Participants()
-        made._parts = (*parts[:index], part, *parts[index + 1 :])
+            number, place, is_tried, _, heuristic = after
+            assert (place is _HEURISTIC) is (heuristic is not None), _WRONG_PLACE
+            counts[place] += 1
+            untried += place is _PREPARED and not is_tried
+            part[number] = after
+        made = Participants.__new__(Participants)
+        is_only = not index and len(parts) < 2
+        made._parts = (part,) if is_only else (*parts[:index], part, *parts[index + 1 :])
         made.counts, made.untried = counts, untried
         return made
 
     def recount(self) -> None:
         """Asserts that everybody is where the counts say, and there once."""
+        counts, untried, last = dict(_NO_COUNTS), 0, -1
         for index, part in enumerate(self._parts):
-            assert list(part) == sorted(part)
             for number, each in part.items():
-                assert each.number == number
+                own, place, is_tried, _, heuristic = each
+                assert own == number > last, "a participant under another's number"
                 assert number // TOGETHER == index
-                _checked(each)
-        assert (self.counts, self.untried) == self._counted(), "the counts are wrong"
-
-    def _counted(self) -> tuple[dict[Place, int], int]:
-        found = Counter([each.place for each in self])
-        counts = {place: found[place] for place in Place}
-        return counts, sum([_is_untried(each) for each in self])
-
-
-def _is_untried(participant: Participant) -> bool:
-    return participant.place is Place.PREPARED and not participant.is_tried
-
-
-def _checked(participant: Participant) -> Participant:
-    is_noted = participant.heuristic is not None
-    assert (participant.place is Place.HEURISTIC) is is_noted, "a heuristic at the wrong place"
-    return participant
+                assert (place is _HEURISTIC) is (heuristic is not None), _WRONG_PLACE
+                counts[place] += 1
+                untried += place is _PREPARED and not is_tried
+                last = number
+        assert (counts, untried) == (self.counts, self.untried), "the counts are wrong"
 
 
 NOBODY = Participants()

@@ -152,7 +152,7 @@ def step(transaction: Transaction, event: Event) -> tuple[Transaction, Effects]:
     # Nothing has changed that was not checked before, where the same is handed back.
     if after is not transaction:
         check(after)
-        if after.status is not transaction.status:
+        if after.status is not transaction.status and after.status in _RECOUNTED:
             after.participants.recount()
     return after, effects
 
@@ -296,14 +296,14 @@ def _roll_back_unless_delegated(
 
 
 def _rolled_back_there(transaction: Transaction, event: Event) -> tuple[Transaction, Effects]:
-    if _is_noted(transaction, event):
+    if _unnoted(transaction, event) is None:
         return transaction, NOTHING
     rest = _without(transaction, event.participant)
     return _finish(rest, Status.ROLLED_BACK) if not _is_outstanding(rest) else (rest, NOTHING)
 
 
 def _heuristic_rollback(transaction: Transaction, event: Event) -> tuple[Transaction, Effects]:
-    if _is_noted(transaction, event):
+    if _unnoted(transaction, event) is None:
         return transaction, NOTHING
     noted, effects = _note_heuristic(transaction, event)
     if _is_outstanding(noted):
@@ -324,28 +324,31 @@ def _tell_everybody(transaction: Transaction, event: Event) -> tuple[Transaction
 
 
 def _committed_there(transaction: Transaction, event: Event) -> tuple[Transaction, Effects]:
-    if _is_noted(transaction, event):
+    found = _unnoted(transaction, event)
+    if found is None:
         return transaction, NOTHING
-    rest = _without(transaction, event.participant)
+    rest = _turned(transaction, transaction.status, transaction.participants.changed(found, None))
     return _go_on(rest, (Effect(Act.NOTE_DONE, event.participant),))
 
 
 def _committed_lazily(transaction: Transaction, event: Event) -> tuple[Transaction, Effects]:
-    if _is_noted(transaction, event):
+    found = _unnoted(transaction, event)
+    if found is None:
         return transaction, NOTHING
     told = Participant(event.participant, Place.PREPARED, is_tried=True, is_told=True)
-    return _go_on(_put(transaction, told), NOTHING)
+    everybody = transaction.participants.changed(found, told)
+    return _go_on(_turned(transaction, transaction.status, everybody), NOTHING)
 
 
 def _not_reached(transaction: Transaction, event: Event) -> tuple[Transaction, Effects]:
-    if _is_noted(transaction, event):
+    if _unnoted(transaction, event) is None:
         return transaction, NOTHING
     tried = _put(transaction, Participant(event.participant, Place.PREPARED, is_tried=True))
     return _go_on(tried, (Effect(Act.SEND_COMMIT_LATER, event.participant),))
 
 
 def _heuristic_commit(transaction: Transaction, event: Event) -> tuple[Transaction, Effects]:
-    if _is_noted(transaction, event):
+    if _unnoted(transaction, event) is None:
         return transaction, NOTHING
     noted, effects = _note_heuristic(transaction, event)
     return _go_on(noted, effects)
@@ -359,7 +362,7 @@ def _go_on(transaction: Transaction, effects: Effects) -> tuple[Transaction, Eff
         return after, (*effects, *others)
     if transaction.is_answered or participants.untried:
         return transaction, effects
-    return transaction._replace(is_answered=True), (*effects, _ANSWER)
+    return _answered(transaction, transaction.status), (*effects, _ANSWER)
 
 
 # --- Answers to what comes late or too early -----------------------------------------------------
@@ -377,8 +380,14 @@ def _refuse(transaction: Transaction, event: Event) -> tuple[Transaction, Effect
 
 
 def _finish(transaction: Transaction, status: Status) -> tuple[Transaction, Effects]:
-    ended = transaction._replace(status=status, is_answered=True)
-    return ended, (_END,) if transaction.is_answered else (_ANSWER, _END)
+    return _answered(transaction, status), (_END,) if transaction.is_answered else (_ANSWER, _END)
+
+
+def _answered(transaction: Transaction, status: Status) -> Transaction:
+    _, participants, is_nested, is_keyed, is_leased, is_delegated, _, reason = transaction
+    return Transaction(
+        status, participants, is_nested, is_keyed, is_leased, is_delegated, True, reason
+    )
 
 
 def _turned(transaction: Transaction, status: Status, participants: Participants) -> Transaction:
@@ -389,10 +398,10 @@ def _turned(transaction: Transaction, status: Status, participants: Participants
     )
 
 
-def _is_noted(transaction: Transaction, event: Event) -> bool:
-    """Whether the participant has left, or its heuristic is recorded: what it says now is late."""
+def _unnoted(transaction: Transaction, event: Event) -> Participant | None:
+    """The participant; None if it has left, or its heuristic is recorded: what it says is late."""
     found = transaction.participants.find(event.participant)
-    return found is None or found.place is Place.HEURISTIC
+    return None if found is None or found.place is Place.HEURISTIC else found
 
 
 def _note_heuristic(transaction: Transaction, event: Event) -> tuple[Transaction, Effects]:
@@ -553,6 +562,8 @@ _REQUIRED = {
 }
 
 
+# Before a decision is written, and before all is forgotten, nobody must have been miscounted.
+_RECOUNTED = frozenset((_S.PREPARED, _S.COMMITTED, _S.ROLLED_BACK, _S.UNKNOWN))
 # Where nobody may be, and where somebody must be.
 _HOLDS = {
     status: (tuple(set(Place) - _ALLOWED[status]), tuple(_REQUIRED.get(status, ())))

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from coordinator.decision_log import DecisionLog
-from coordinator.delivery import Delivery
+from coordinator.delivery import Delivery, Parcel, parcels
 from coordinator.ledger import Decision, Key, Member, Note, digest_of
 from coordinator.live import Enlisted, Live, Settings
 from coordinator.outcomes import Heuristic, Outcome, damage_of
@@ -39,6 +39,8 @@ from idl import system
 from idl.cos import Resource, Status
 from mqserver.errors import StorageError, StorageFull
 
+# So many events happen before others get the lock.
+FED_TOGETHER = 500
 # What is known of a transaction: it is live, or this is how it ended.
 Known = Live | Outcome
 
@@ -67,7 +69,7 @@ class Transactions:
         self._at_end = at_end
         self._failure: BaseException | None = None
         self._is_forcing = False
-        self._delivery = Delivery(tasks, settings, self.feed)
+        self._delivery = Delivery(tasks, settings, self.feed_all)
 
     # --- Finding
 
@@ -203,14 +205,11 @@ class Transactions:
         """The participant's number; None when the transaction takes no more."""
         with self.lock:
             number = self._number(live)
-            if not self._has_joined(live, number):
+            live.state, effects = step(live.state, Event(Kind.JOIN, number))
+            if effects:
                 return None
             live.members[number] = Enlisted(member, resource, None)
             return number
-
-    def _has_joined(self, live: Live, number: int) -> bool:
-        live.state, effects = step(live.state, Event(Kind.JOIN, number))
-        return effects == ()
 
     def _number(self, live: Live) -> int:
         if live.numbers_given >= self.settings.participants_max:
@@ -279,6 +278,18 @@ class Transactions:
             effects = self._step(live, event)
         self._carry_out(live, effects)
 
+    def feed_all(self, live: Live, events: Sequence[Event]) -> None:
+        """All of these have happened, and then what follows from them is done.
+
+        Nobody is noted as done, for instance, with whom the transaction is over.
+        """
+        effects: list[Effect] = []
+        for start in range(0, len(events), FED_TOGETHER):
+            with self.lock:
+                for event in events[start : start + FED_TOGETHER]:
+                    effects += self._step(live, event)
+        self._carry_out(live, tuple(effects))
+
     def _step(self, live: Live, event: Event) -> Effects:
         self._check_usable()
         if event.reason and event.participant >= 0:
@@ -295,24 +306,32 @@ class Transactions:
     def _carry_out(self, live: Live, effects: Effects) -> None:
         if not effects:
             return
-        waiting: list[Effect] = []
+        sent: list[Effect] = []
+        later: list[int] = []
         for effect in effects:
             if effect.act in _SENDS:
-                waiting.append(effect)
+                sent.append(effect)
+            elif effect.act is Act.SEND_COMMIT_LATER:
+                later.append(effect.participant)
             else:
                 self._act(live, effect)
-        if not waiting:
-            return
+        if later:
+            self._delivery.commit_later(live, later)
+        if sent:
+            self._send(live, parcels(live, sent))
+
+    def _send(self, live: Live, waiting: list[Parcel]) -> None:
         # A vote against decides at once, so nobody waits for one participant's vote alone.
-        own = [] if waiting[0].act is Act.SEND_PREPARE else self._delivery.started(live, waiting)
-        for effect in waiting:
-            self.tasks.spawn(self._send_beside, live, effect)
+        is_vote = waiting[0][0].act is Act.SEND_PREPARE
+        own = [] if is_vote else self._delivery.started(live, waiting)
+        for parcel in waiting:
+            self.tasks.spawn(self._send_beside, live, parcel)
         for finish in own:
             finish()
 
-    def _send_beside(self, live: Live, effect: Effect) -> None:
+    def _send_beside(self, live: Live, parcel: Parcel) -> None:
         try:
-            self._delivery.send(live, effect)
+            self._delivery.send(live, parcel)
         except system.INTERNAL:
             # The log has failed, which everybody was told; there is nothing left to do here.
             if self._failure is None:
@@ -327,8 +346,6 @@ class Transactions:
             case Act.NOTE_DONE:
                 if live.state.status is Status.COMMITTING:
                     self._note(self._log.note_done, live.gtrid, effect.participant)
-            case Act.SEND_COMMIT_LATER:
-                self._delivery.commit_later(live, effect.participant)
             case Act.ANSWER:
                 live.done.keep(outcome_of(live.state))
             case Act.END:
@@ -429,8 +446,8 @@ class Transactions:
             live.members = {n: enlist(member) for n, member in decision.members.items()}
             live.digest = decision.digest
             live.done.keep(Outcome(Status.COMMITTED))
-        for effect in effects:
-            self.tasks.spawn(self._send_beside, live, effect)
+        for parcel in parcels(live, effects):
+            self.tasks.spawn(self._send_beside, live, parcel)
 
     def forget_heuristics(self, enlist: Callable[[Member], Enlisted]) -> None:
         """Participants whose heuristics are on disk here are told that they may forget them."""

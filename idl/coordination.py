@@ -47,6 +47,9 @@ class mqLease:
 class Mq_Settler(Protocol):
     """Commits many branches durably; who has one may answer commit before it is on disk."""
 
+    @operation(idempotent=True)
+    def commitBranches(self, branches: mqOtidList) -> mqOtidList: ...
+
     @operation(NotPrepared, idempotent=True)
     def settle(self, branches: mqOtidList) -> None: ...
 

@@ -115,7 +115,7 @@ OPERATION_RIGHTS: Mapping[str, Mapping[str, Rule]] = {
     },
     "resource": _RESOURCE,
     "branch": _RESOURCE,
-    "settler": {"settle": Need.COORDINATOR},
+    "settler": {"commitBranches": Need.COORDINATOR, "settle": Need.COORDINATOR},
 }
 # Objects without a name of their own: they are known to whom they were given, and ask who calls.
 UNNAMED = "object"

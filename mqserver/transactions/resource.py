@@ -21,7 +21,7 @@ from idl.cos import (
     Vote,
     otid_t,
 )
-from idl.mapping import InvalidValue
+from idl.mapping import InvalidValue, UserException
 from idl.otids import BRANCH, SETTLER, member_name, split_member, split_otid
 from idl.turns import prompt, step_aside
 from mqserver.errors import BranchEnded, StorageError
@@ -47,7 +47,7 @@ class Resources:
         """Every branch can be called, whether it is known already or not."""
         self._orb.publish_family(RESOURCE, lambda rest: self._made(rest, True), Resource)
         self._orb.publish_family(BRANCH, lambda rest: self._made(rest, False), Resource)
-        self._orb.publish(SettlerServant(self.storage), Mq_Settler, SETTLER)
+        self._orb.publish(SettlerServant(self), Mq_Settler, SETTLER)
 
     def resource_of(self, gtrid: bytes, name: str, is_lazy: bool) -> Resource:
         """The object that stands for the branch."""
@@ -124,8 +124,23 @@ class ResourceServant:
 class SettlerServant:
     """See `Mq_Settler`."""
 
-    def __init__(self, storage: contract.Storage) -> None:
-        self._storage = storage
+    def __init__(self, resources: Resources) -> None:
+        self._resources = resources
+        self._storage = resources.storage
+
+    def commitBranches(self, branches: tuple[otid_t, ...]) -> tuple[otid_t, ...]:
+        """See `Mq_Settler.commitBranches`."""
+        named = zip(branches, _named(branches), strict=True)
+        return tuple([otid for otid, branch in named if not self._has_committed(branch)])
+
+    def _has_committed(self, branch: bytes) -> bool:
+        try:
+            ask(self._storage, branch, Request.COMMIT, is_durable=False)
+        except (UserException, system.SystemException):
+            # Whoever asks for this one alone is told what is the matter with it.
+            return False
+        self._resources.ended(branch)
+        return True
 
     @prompt
     def settle(self, branches: tuple[otid_t, ...]) -> None:

@@ -168,6 +168,10 @@ class Part:
     def forget(self) -> None:
         """See `Resource.forget`."""
 
+    def commitBranches(self, branches: tuple[otid_t, ...]) -> tuple[otid_t, ...]:
+        """See `Mq_Settler.commitBranches`. It speaks for one branch, so it is never asked."""
+        return branches
+
     def settle(self, branches: tuple[otid_t, ...]) -> None:
         """See `Mq_Settler.settle`."""
         self.commit()

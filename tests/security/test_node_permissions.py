@@ -203,6 +203,8 @@ def test_only_the_coordinator_ends_a_branch_whoever_knows_its_name(
             settler = guarded.orb(who).proxy(guarded.reference("settler"), Mq_Settler)
             with pytest.raises(system.NO_PERMISSION):
                 settler.settle((branch.otid,))
+            with pytest.raises(system.NO_PERMISSION):
+                settler.commitBranches((branch.otid,))
     guarded.orb("tx").proxy(reference, Resource).rollback()
     assert guarded.as_node("alice").countMessages("a.decided") == 0
 

@@ -101,6 +101,7 @@ class Habits(NamedTuple):
     join: float = 0.4
     child: float = 0.2
     read_only: float = 0.12
+    several: float = 0.25
     leave_out: float = 0.15
     roll_back: float = 0.1
     walk_away: float = 0.05
@@ -242,7 +243,9 @@ class Client:
             if self._happens(self._habits.join):
                 counting |= self._join(told, node)
             else:
-                self._push(told, node, counting, participants)
+                # Several of one node are told to commit with one call.
+                for _ in range(3 if self._happens(self._habits.several) else 1):
+                    self._push(told, node, counting, participants)
         is_standard = not participants and self._happens(0.7)
         return Attempt(self._go(), frozenset(counting), tuple(participants), is_standard)
 

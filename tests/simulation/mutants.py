@@ -194,6 +194,38 @@ def lazy_commit_taken_for_durable(patch: Patch) -> None:
     _turn(patch, "commit", Kind.DONE_LAZILY, Kind.DONE)
 
 
+def lost_together_is_done(patch: Patch) -> None:
+    """Participants of one node that were not reached with one call count as committed."""
+    _turn_together(patch, Kind.NOT_REACHED, Kind.DONE)
+
+
+def lazy_together_taken_for_durable(patch: Patch) -> None:
+    """That participants of one node have committed counts as that being on its disk."""
+    _turn_together(patch, Kind.DONE_LAZILY, Kind.DONE)
+
+
+def refused_together_is_done(patch: Patch) -> None:
+    """Participants that could not be committed with the others count as committed."""
+    real = calls.commit_together
+
+    def turned(*arguments: Any) -> tuple[list[Event], list[int]]:
+        events, refused = real(*arguments)
+        return [*events, *(Event(Kind.DONE, number) for number in refused)], []
+
+    patch.setattr(calls, "commit_together", turned)
+
+
+def _turn_together(patch: Patch, before: Kind, after: Kind) -> None:
+    real = calls.commit_together
+
+    def turned(*arguments: Any) -> tuple[list[Event], list[int]]:
+        events, refused = real(*arguments)
+        kinds = [after if event.kind is before else event.kind for event in events]
+        return [e._replace(kind=k) for e, k in zip(events, kinds, strict=True)], refused
+
+    patch.setattr(calls, "commit_together", turned)
+
+
 def _turn(patch: Patch, name: str, before: Kind, after: Kind) -> None:
     real = getattr(calls, name)
 

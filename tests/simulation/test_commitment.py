@@ -83,6 +83,7 @@ def _check_ways(runs: list[Commitment]) -> None:
     calls = Counter(_operation(entry) for run in runs for entry in run.world.log)
     for operation in (
         *("commit_one_phase", "prepare", "commit", "rollback", "settle", "forget", "push", "join"),
+        "commitBranches",
         *("decide", "giveUp", "getOutcome", "replay_completion", "create_subtransaction", "work"),
         *("beginOrJoin", "endSession", "renew", "rollbackTransaction", "forgetTransaction"),
     ):

@@ -23,7 +23,7 @@ from tests.simulation.world import Faults
 SEEDS_MAX = 400
 SEEDS_OF_THE_CORRECT_ONE = 40
 
-FAST = Habits(0.0, 0.0, 0.0, 0.0, 0.0, leave_out=0.1, roll_back=0.1, walk_away=0.0, be_absent=0.0)
+FAST = Habits(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.1, roll_back=0.1, walk_away=0.0, be_absent=0.0)
 STANDARD = FAST._replace(factory=1.0, join=1.0)
 
 
@@ -79,6 +79,23 @@ SHORT_OUTAGES = Setting(
     Faults(crash=0.02, loss=0.1, outage_s=0.2),
     Doings(2, clients=2, transactions=4, habits=FAST._replace(leave_out=0.0, pester=0.0)),
 )
+# Each node has several branches, which are told to commit with one call.
+TOGETHER = Setting(
+    Faults(crash=0.03, loss=0.1, outage_s=2.0),
+    Doings(2, clients=2, transactions=3, habits=FAST._replace(several=1.0, leave_out=0.0)),
+)
+# The same, and operators end some of them before.
+TOGETHER_BY_HAND = Setting(
+    Faults(crash=0.02, loss=0.05, outage_s=2.0),
+    Doings(
+        2,
+        clients=2,
+        transactions=3,
+        slow_s=3.0,
+        has_operators=True,
+        habits=FAST._replace(several=1.0),
+    ),
+)
 
 CASES: list[tuple[Mutant, Setting]] = [
     (mutants.decision_not_forced, FAST_CRASHES),
@@ -98,6 +115,9 @@ CASES: list[tuple[Mutant, Setting]] = [
     (mutants.vote_against_is_ignored, ABSENT_CLIENTS),
     (mutants.ended_before_all_acknowledged, SECOND_THOUGHTS),
     (mutants.lazy_commit_taken_for_durable, FAST_CRASHES),
+    (mutants.lost_together_is_done, TOGETHER),
+    (mutants.lazy_together_taken_for_durable, TOGETHER),
+    (mutants.refused_together_is_done, TOGETHER_BY_HAND),
     (mutants.settle_only_forces, SHORT_OUTAGES),
     (mutants.unreachable_is_done, SHORT_OUTAGES),
     (mutants.lost_lone_commit_is_rollback, SLOW_VOTES),

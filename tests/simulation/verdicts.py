@@ -132,6 +132,12 @@ class _Case(NamedTuple):
         others = {branch for branch, go in registered if go != attempt.go}
         return own <= self.committed() <= own | others
 
+    def is_against(self, branch: Branch) -> bool:
+        """Whether the branch was rolled back, though all asked to commit it, and that was done."""
+        attempts = self.told.attempts
+        is_asked_for = attempts and all(branch in attempt.branches for attempt in attempts)
+        return bool(is_asked_for) and self.is_committed() and self.ends[branch] not in COMMITTED
+
     def is_committed(self) -> bool:
         return bool(self.committed()) or COMMIT in self.told.answers
 
@@ -174,6 +180,8 @@ def _judge_damage(case: _Case, is_shown: IsShown) -> None:
     for branch in hands:
         if not (case.notes or given_up or is_shown(branch)):
             raise Violation(f"what an operator did is known to nobody: {case}")
+        if case.is_against(branch) and not (case.notes or given_up):
+            raise Violation(f"what an operator did is not known to the coordinator: {case}")
 
 
 def _judge_versions(record: Record, committed: Mapping[bytes, bool], mark: int) -> None:

@@ -315,6 +315,9 @@ class _Settler:
     def __init__(self) -> None:
         self.settled: list[otid_t] = []
 
+    def commitBranches(self, branches: tuple[otid_t, ...]) -> tuple[otid_t, ...]:
+        return branches
+
     def settle(self, branches: tuple[otid_t, ...]) -> None:
         self.settled += branches
 

@@ -384,6 +384,9 @@ class Settler:
         self.calls: list[tuple[otid_t, ...]] = []
         self._troubles = list(troubles)
 
+    def commitBranches(self, branches: tuple[otid_t, ...]) -> tuple[otid_t, ...]:
+        return branches
+
     def settle(self, branches: tuple[otid_t, ...]) -> None:
         self.calls.append(branches)
         if self._troubles:

@@ -111,6 +111,19 @@ def test_a_thread_that_has_reported_is_waited_for_before_another_is_started() ->
     running.tasks.close(PATIENCE_S)
 
 
+def test_two_at_a_time_need_two_threads_however_soon_the_next_two_come() -> None:
+    running = Running(threads_max=256, threads_at_once=2, patience_s=3600.0)
+    for _ in range(1_000):
+        meeting = threading.Barrier(3)
+        running.tasks.spawn(meeting.wait, PATIENCE_S)
+        running.tasks.spawn(meeting.wait, PATIENCE_S)
+        # They have met, and may not have said yet that they are free.
+        meeting.wait(PATIENCE_S)
+    assert len(running.tasks._threads) == 2
+    running.tasks.close(PATIENCE_S)
+    assert running.errors.empty()
+
+
 def test_work_that_has_waited_too_long_gets_a_thread_of_its_own() -> None:
     running = Running(threads_max=8, threads_at_once=1, patience_s=0.0)
     meeting = threading.Barrier(8)

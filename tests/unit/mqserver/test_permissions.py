@@ -177,9 +177,10 @@ def test_only_a_coordinator_ends_branches(
         assert not _authorize(permissions, other, family, operation)
 
 
-def test_only_a_coordinator_settles(permissions: Permissions) -> None:
-    assert _authorize(permissions, "tx", "settler", "settle")
-    assert not _authorize(permissions, "root", "settler", "settle")
+@pytest.mark.parametrize("operation", ["commitBranches", "settle"])
+def test_only_a_coordinator_settles(permissions: Permissions, operation: str) -> None:
+    assert _authorize(permissions, "tx", "settler", operation)
+    assert not _authorize(permissions, "root", "settler", operation)
 
 
 def test_the_queue_in_the_name_of_an_object_decides(permissions: Permissions) -> None:

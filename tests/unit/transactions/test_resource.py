@@ -319,6 +319,26 @@ def test_the_settler_commits_the_branches_it_is_named_and_forces_once(
     "outcome",
     [Outcome.UNKNOWN, Outcome.ACTIVE, Outcome.ROLLED_BACK, Outcome.HEURISTICALLY_ROLLED_BACK],
 )
+def test_of_branches_told_together_those_commit_that_can_and_the_others_are_named(
+    resources: Resources, storage: CountingStorage, outcome: Outcome
+) -> None:
+    good = [branch_id(GTRID, name) for name in ("b1", "b2", "b3")]
+    _bring(storage, Outcome.PREPARED, good[0])
+    _bring(storage, Outcome.COMMITTED, good[1])
+    _bring(storage, Outcome.PREPARED, good[2])
+    _bring(storage, outcome)
+    names = ("b1", NAME, "b2", "b3")
+    refused = resources.settler().commitBranches(tuple(otid_of(GTRID, name) for name in names))
+    assert refused == (otid_of(GTRID, NAME),)
+    assert [storage.outcome(branch) for branch in good] == [Outcome.COMMITTED] * 3
+    assert storage.outcome(BRANCH) is outcome
+    assert storage.forced == [], "that is for settle"
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [Outcome.UNKNOWN, Outcome.ACTIVE, Outcome.ROLLED_BACK, Outcome.HEURISTICALLY_ROLLED_BACK],
+)
 def test_the_settler_refuses_what_it_cannot_commit_and_acknowledges_nothing(
     resources: Resources, storage: CountingStorage, outcome: Outcome
 ) -> None:
@@ -336,4 +356,6 @@ def test_the_settler_refuses_what_is_no_name_of_a_branch(
 ) -> None:
     with pytest.raises(system.BAD_PARAM):
         resources.settler().settle((otid,))
+    with pytest.raises(system.BAD_PARAM):
+        resources.settler().commitBranches((otid,))
     assert storage.forced == []
