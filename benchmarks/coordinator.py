@@ -40,6 +40,8 @@ ROUND_TRIPS = 3
 MANY_CLIENTS = 8
 RATIO_MAX = 1.6
 SCALING_MIN = 1.8
+MANY_BRANCHES, FEW_BRANCHES = 6_000, 600
+LINEAR_MAX = 1.2
 SHARE = 20
 PATIENCE_S = 30.0
 BLOCK = bytes(512)
@@ -73,6 +75,23 @@ def comparisons(setting: Setting) -> list[Comparison]:
             bars=(Bar(_clients(MANY_CLIENTS), _clients(1), MANY_CLIENTS / SCALING_MIN),),
             calls=5,
         ),
+        Comparison(
+            title="a transaction with many branches at one node",
+            subjects=(
+                ManyBranches(setting.scratch / "many", MANY_BRANCHES),
+                ManyBranches(setting.scratch / "few", FEW_BRANCHES),
+            ),
+            baseline=_branches(FEW_BRANCHES),
+            # The same for each branch, however many there are.
+            bars=(
+                Bar(
+                    _branches(MANY_BRANCHES),
+                    _branches(FEW_BRANCHES),
+                    LINEAR_MAX * MANY_BRANCHES / FEW_BRANCHES,
+                ),
+            ),
+            calls=2,
+        ),
     ]
 
 
@@ -87,6 +106,12 @@ class Worker(Protocol):
     def push(self, otid: otid_t, name: String, recovery: RecoveryCoordinator | None) -> Vote:
         """The branch has put a message, and is prepared."""
 
+    @operation(idempotent=True)
+    def pushMany(
+        self, otid: otid_t, names: tuple[String, ...], recovery: RecoveryCoordinator | None
+    ) -> None:
+        """So have all of these."""
+
 
 class _WorkerServant:
     def __init__(self, orb: NetworkOrb, storage: MemoryStorage) -> None:
@@ -98,6 +123,12 @@ class _WorkerServant:
         self._storage.raise_mark(branch, "benchmark", 1)
         assert recovery is not None
         return prepare(self._storage, branch, self._orb.reference_of(recovery).encode())
+
+    def pushMany(
+        self, otid: otid_t, names: tuple[str, ...], recovery: RecoveryCoordinator | None
+    ) -> None:
+        for name in names:
+            assert self.push(otid, name, recovery) is Vote.COMMIT
 
 
 def _serve_participant() -> None:
@@ -140,6 +171,17 @@ class _Client:
         outcome = self._deciding.decide(gtrid, participants, PATIENCE_S)
         assert outcome.status is Status.COMMITTED, outcome
 
+    def transact_many(self, count: int) -> None:
+        """One transaction with so many branches at the first participant, committed."""
+        gtrid = self._deciding.begin()
+        names = tuple(f"b{number}" for number in range(count))
+        recovery = self._deciding.recovery_of(gtrid, names[0])
+        self._workers[0].pushMany(otid_of(gtrid), names, recovery)
+        node = self._nodes[0]
+        participants = tuple(self._deciding.participant(node, gtrid, name) for name in names)
+        outcome = self._deciding.decide(gtrid, participants, PATIENCE_S)
+        assert outcome.status is Status.COMMITTED, outcome
+
     def _push(self, number: int, gtrid: bytes, name: str) -> Callable[[], Vote]:
         worker, recovery = self._workers[number], self._deciding.recovery_of(gtrid, name)
         arguments = (otid_of(gtrid), name, recovery)
@@ -156,6 +198,7 @@ class _Servers:
         data = ["--quiet", "--data", str(folder), "--listen", f"{HOST}:0"]
         self._processes.append(ServerProcess("coordinator", *data))
         self.coordinator = Address.parse(self._processes[-1].announced.rpartition(" ")[2])
+        self.coordinator_pid = self._processes[-1].pid
 
     def stop(self) -> None:
         for process in self._processes:
@@ -185,6 +228,29 @@ class TwoPhase:
         self._client.transact()
 
 
+class ManyBranches:
+    """A transaction with so many branches at one participant. See `Subject`."""
+
+    def __init__(self, folder: Path, count: int) -> None:
+        self.name = _branches(count)
+        self._folder = folder
+        self._count = count
+
+    def start(self) -> None:
+        """See `Subject.start`."""
+        self._servers = _Servers(self._folder)
+        self._client = _Client(self._servers.coordinator, self._servers.nodes)
+
+    def stop(self) -> None:
+        """See `Subject.stop`."""
+        self._client.close()
+        self._servers.stop()
+
+    def one_call(self) -> None:
+        """See `Subject.one_call`."""
+        self._client.transact_many(self._count)
+
+
 class ClientProcesses:
     """So many client processes, each of which runs its share of transactions. See `Subject`."""
 
@@ -196,6 +262,7 @@ class ClientProcesses:
     def start(self) -> None:
         """See `Subject.start`."""
         self._servers = _Servers(self._folder)
+        self.coordinator_pid = self._servers.coordinator_pid
         where = [str(a) for a in (self._servers.coordinator, *self._servers.nodes)]
         self._processes = [
             ServerProcess("benchmarks.coordinator", "client", *where) for _ in range(self._count)
@@ -217,6 +284,10 @@ class ClientProcesses:
 
 def _clients(count: int) -> str:
     return f"{count} client process{'es' if count > 1 else ''}"
+
+
+def _branches(count: int) -> str:
+    return f"{count:,} branches"
 
 
 def _be_client(coordinator: str, *nodes: str) -> None:

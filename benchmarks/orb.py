@@ -144,6 +144,11 @@ class ServerProcess:
             self.stop()
             raise RuntimeError(f"{' '.join(command)} did not start")
 
+    @property
+    def pid(self) -> int:
+        """The number of the process."""
+        return self._process.pid
+
     def say(self, line: str) -> None:
         """Writes a line to the process."""
         assert self._process.stdin is not None
