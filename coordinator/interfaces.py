@@ -210,8 +210,7 @@ class RecoveryCoordinatorServant(_OfTransaction):
         if isinstance(known, Outcome):
             return self._over()
         with self._service.transactions.lock:
-            named = {each.member.name: n for n, each in known.members.items()}
-            number = named.get(self._branch)
+            number = known.numbers.get(self._branch)
             answer = answer_to(known.state, number is not None, number)
         if answer is None:
             self._service.transactions.mark(known, "a participant has lost its work")

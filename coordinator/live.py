@@ -58,6 +58,8 @@ class Live:
     key: Key = field(default_factory=Key)
     state: Transaction = field(default_factory=Transaction)
     members: dict[int, Enlisted] = field(default_factory=dict)
+    # The same by name: very many may ask for the outcome, each by its own.
+    numbers: dict[str, int] = field(default_factory=dict)
     # For operators: how often each was tried, and what went wrong the last time.
     attempts: dict[int, int] = field(default_factory=dict)
     troubles: dict[int, str] = field(default_factory=dict)
@@ -72,3 +74,15 @@ class Live:
     children: list[Live] = field(default_factory=list)
     synchronizations: list[Synchronization] = field(default_factory=list)
     aware: list[SubtransactionAwareResource] = field(default_factory=list)
+
+    def enlist(self, number: int, enlisted: Enlisted) -> None:
+        """The participant has this number."""
+        self.members[number] = enlisted
+        self.numbers[enlisted.member.name] = number
+
+    def let_go(self) -> list[Enlisted]:
+        """The participants, which are another's from now on."""
+        left = list(self.members.values())
+        self.members.clear()
+        self.numbers.clear()
+        return left

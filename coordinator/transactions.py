@@ -208,7 +208,7 @@ class Transactions:
             live.state, effects = step(live.state, Event(Kind.JOIN, number))
             if effects:
                 return None
-            live.members[number] = Enlisted(member, resource, None)
+            live.enlist(number, Enlisted(member, resource, None))
             return number
 
     def _number(self, live: Live) -> int:
@@ -253,7 +253,8 @@ class Transactions:
             return ()
         live.digest = digest_of(tuple([enlisted.member.name for enlisted in prepared]))
         numbers = tuple([self._number(live) for _ in prepared])
-        live.members.update(zip(numbers, prepared, strict=True))
+        for number, enlisted in zip(numbers, prepared, strict=True):
+            live.enlist(number, enlisted)
         return numbers
 
     def rollback(self, live: Live, reason: str) -> Outcome:
@@ -279,10 +280,8 @@ class Transactions:
         self._carry_out(live, effects)
 
     def feed_all(self, live: Live, events: Sequence[Event]) -> None:
-        """All of these have happened, and then what follows from them is done.
-
-        Nobody is noted as done, for instance, with whom the transaction is over.
-        """
+        """All of these have happened, and then what follows from them is done."""
+        # So nobody is noted as done with whom the transaction is over.
         effects: list[Effect] = []
         for start in range(0, len(events), FED_TOGETHER):
             with self.lock:
@@ -408,8 +407,7 @@ class Transactions:
 
     def _pass_up(self, live: Live) -> None:
         assert live.parent is not None
-        for number in list(live.members):
-            enlisted = live.members.pop(number)
+        for enlisted in live.let_go():
             joined = self.join(live.parent, enlisted.member, enlisted.resource)
             assert joined is not None, "a subtransaction is committed while its parent is at work"
 
@@ -443,7 +441,8 @@ class Transactions:
         with self.lock:
             state, effects = decided(numbers)
             live = self._add(decision.gtrid, decision.owner, None, set(), Key(), state)
-            live.members = {n: enlist(member) for n, member in decision.members.items()}
+            for number, member in decision.members.items():
+                live.enlist(number, enlist(member))
             live.digest = decision.digest
             live.done.keep(Outcome(Status.COMMITTED))
         for parcel in parcels(live, effects):

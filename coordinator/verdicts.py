@@ -31,8 +31,7 @@ class Verdicts:
         with self._transactions.lock:
             live = self._transactions.at_work(branch.gtrid)
             if live is not None:
-                named = {each.member.name for each in live.members.values()}
-                return verdict_of(live.state, branch.branch in named)
+                return verdict_of(live.state, branch.branch in live.numbers)
             standing = self._transactions.sessions.standing(branch.gtrid)
             if standing is Standing.UNDECIDED or branch.gtrid in ledger.decisions:
                 return Verdict.UNDECIDED

@@ -29,6 +29,7 @@ from tests.unit.clients.embedded_coordinator import (
     Participant,
     admin_of,
     published,
+    recovery_of,
 )
 
 COUNT = 7
@@ -227,6 +228,16 @@ def test_where_a_settler_refuses_all_are_told_again_with_one_call(node: Node) ->
     assert [(each.name, each.state) for each in shown.participants][:1] == [
         ("n3", "heuristic, hazard")
     ]
+
+
+def test_whoever_asks_is_found_by_its_name_and_nobody_else_is(node: Node) -> None:
+    node.settler.trouble = system.TRANSIENT("away")
+    node.decide(node.prepared())
+    for number in range(COUNT):
+        asked = recovery_of(node.coordinator, node.gtrid, f"n{number}")
+        assert asked.replay_completion(None) is Status.COMMITTED
+    stranger = recovery_of(node.coordinator, node.gtrid, f"n{COUNT}")
+    assert stranger.replay_completion(None) is Status.ROLLED_BACK
 
 
 def test_the_names_are_those_of_the_transaction(node: Node) -> None:
