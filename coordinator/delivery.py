@@ -58,13 +58,15 @@ def parcels(live: Live, effects: Iterable[Effect]) -> list[Parcel]:
 
 def _packed(live: Live, settler: str, line: list[Effect]) -> list[Parcel]:
     """Those together that the settler can commit by name; any other object is called itself."""
-    server = settler.removeprefix(f"PYRO:{SETTLER}")
+    name, _, address = settler.partition("@")
+    if name != f"PYRO:{SETTLER}":
+        return [(effect,) for effect in line]
     prefix = f"PYRO:{member_name(BRANCH, live.gtrid)}/"
     together: list[Effect] = []
     alone: list[Parcel] = []
     for effect in line:
         member = live.members[effect.participant].member
-        if member.resource == f"{prefix}{member.name}{server}":
+        if member.resource == f"{prefix}{member.name}@{address}":
             together.append(effect)
         else:
             alone.append((effect,))
