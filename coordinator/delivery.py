@@ -171,10 +171,12 @@ class Delivery:
 
     def commit_later(self, live: Live, numbers: Iterable[int]) -> None:
         """Tries again, after a while; one that cannot be reached holds nobody else up."""
-        again = [Effect(Act.SEND_COMMIT, number) for number in numbers]
-        for parcel in parcels(live, again):
-            reference = live.members[parcel[0].participant].member.resource
-            self._redelivery.add(reference, partial(self._commit_again, live, parcel))
+        for parcel in parcels(live, [Effect(Act.SEND_COMMIT, number) for number in numbers]):
+            self._send_later(live, parcel)
+
+    def _send_later(self, live: Live, parcel: Parcel) -> None:
+        reference = live.members[parcel[0].participant].member.resource
+        self._redelivery.add(reference, partial(self._commit_again, live, parcel))
 
     def _commit_again(self, live: Live, parcel: Parcel) -> bool:
         waiting = tuple([effect for effect in parcel if _is_to_be_told(live, effect.participant)])
@@ -192,7 +194,9 @@ class Delivery:
                 live.troubles[event.participant] = event.reason
             return False
         self._answered(live, events)
-        self.commit_later(live, refused)
+        for number in refused:
+            # Each for itself: together they would be refused again and again.
+            self._send_later(live, (Effect(Act.SEND_COMMIT, number),))
         return True
 
     def _told_alone(self, live: Live, number: int, asked: Callable[[], Any]) -> Event:

@@ -175,6 +175,24 @@ def test_a_node_that_is_away_is_told_again_with_one_call(node: Node) -> None:
     assert node.is_over()
 
 
+@pytest.mark.parametrize("is_old", [False, True])
+def test_a_node_that_was_away_and_refuses_some_then_is_asked_for_each_of_them(
+    node: Node, is_old: bool
+) -> None:
+    node.settler.trouble = system.TRANSIENT("away")
+    node.decide(node.prepared())
+    for name in ("n2", "n3", "n5"):
+        node.storage.resolve(branch_id(node.gtrid, name), commit=False)
+    node.settler.trouble = system.BAD_OPERATION("of an earlier version") if is_old else None
+    node.coordinator.tasks.pass_time(5.0)
+    assert node.settler.told == [COUNT, COUNT]
+    assert {"n2", "n3", "n5"} <= set(node.asked_alone)
+    assert node.outcomes().count(Outcome.COMMITTED) == COUNT - 3
+    (shown,) = admin_of(node.coordinator).listTransactions()
+    assert [each.name for each in shown.participants] == ["n2", "n3", "n5"]
+    assert {each.state for each in shown.participants} == {"heuristic, rolled back"}
+
+
 def test_what_was_given_up_meanwhile_is_not_told_again(node: Node) -> None:
     node.settler.trouble = system.TRANSIENT("away")
     node.decide(node.prepared())
