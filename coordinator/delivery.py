@@ -46,9 +46,12 @@ def parcels(live: Live, effects: Iterable[Effect]) -> list[Parcel]:
     told = list(effects)
     if len(told) < 2 or told[0].act is not Act.SEND_COMMIT:
         return [(effect,) for effect in told]
+    members = live.members
+    settlers = [members[effect.participant].member.settler for effect in told]
+    if len(set(settlers)) == len(settlers):
+        return [(effect,) for effect in told]
     lines: dict[str, list[Effect]] = {}
-    for effect in told:
-        settler = live.members[effect.participant].member.settler
+    for effect, settler in zip(told, settlers, strict=True):
         lines.setdefault(settler or f"alone/{effect.participant}", []).append(effect)
     made: list[Parcel] = []
     for settler, line in lines.items():
@@ -78,11 +81,16 @@ class Delivery:
     """The calls to the participants of all transactions. May be used from any thread."""
 
     def __init__(
-        self, tasks: Tasks, settings: Settings, feed: Callable[[Live, Sequence[Event]], None]
+        self,
+        tasks: Tasks,
+        settings: Settings,
+        feed: Callable[[Live, Event], None],
+        feed_all: Callable[[Live, Sequence[Event]], None],
     ) -> None:
         self._tasks = tasks
         self._settings = settings
         self._feed = feed
+        self._feed_all = feed_all
         self._lock = threading.Lock()
         self._redelivery = Redelivery(tasks, settings.retry_s, settings.retry_s_max)
         self._unsettled: dict[str, list[tuple[Live, int]]] = {}
@@ -148,7 +156,9 @@ class Delivery:
                 if not calls.forget(asked):
                     self.forget_later(enlisted)
                 return
-        self._answered(live, [event])
+        if event.kind is Kind.DONE_LAZILY:
+            self._settle_later(live, [number])
+        self._feed(live, event)
 
     def _finish_together(self, live: Live, parcel: Parcel, asked: Callable[[], Any]) -> None:
         events, refused = self._told_together(live, parcel, asked)
@@ -167,7 +177,7 @@ class Delivery:
         lazy = [event.participant for event in events if event.kind is Kind.DONE_LAZILY]
         if lazy:
             self._settle_later(live, lazy)
-        self._feed(live, events)
+        self._feed_all(live, events)
 
     def commit_later(self, live: Live, numbers: Iterable[int]) -> None:
         """Tries again, after a while; one that cannot be reached holds nobody else up."""
@@ -250,7 +260,7 @@ class Delivery:
         for live, together in itertools.groupby(batch, key=itemgetter(0)):
             numbers = [number for _, number in together]
             if kind is Kind.SETTLED:
-                self._feed(live, [Event(Kind.SETTLED, number) for number in numbers])
+                self._feed_all(live, [Event(Kind.SETTLED, number) for number in numbers])
             else:
                 for parcel in parcels(live, [Effect(Act.SEND_COMMIT, each) for each in numbers]):
                     self.send(live, parcel)

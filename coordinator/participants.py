@@ -13,7 +13,7 @@ told from how many there are at each place, without looking at anybody. What hol
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -62,7 +62,7 @@ class Participants:
     def __init__(self, everybody: Iterable[Participant] = ()) -> None:
         self._parts: tuple[Part, ...] = ()
         # How many there are at each place, and how many prepared ones phase two has not tried.
-        self.counts: Mapping[Place, int] = _NO_COUNTS
+        self.counts = _NO_COUNTS
         self.untried = 0
         if everybody:
             self._fill(everybody)
@@ -104,8 +104,6 @@ class Participants:
 
     def numbers_at(self, *places: Place) -> list[int]:
         """The numbers of those who are at one of these places."""
-        if not any([self.counts[place] for place in places]):
-            return []
         parts = self._parts
         return [p.number for part in parts for p in part.values() if p.place in places]
 
@@ -114,7 +112,7 @@ class Participants:
         added = list(newcomers)
         if len(added) == 1 and self._is_behind_all(added[0].number):
             return self.changed(None, added[0])
-        return Participants([*self, *added])
+        return Participants([*self, *added] if self._parts else added)
 
     def _is_behind_all(self, number: int) -> bool:
         """Whether nobody has the number or a higher one, as far as a glance can tell."""
@@ -138,17 +136,22 @@ class Participants:
         assert concerned is not None
         index, parts = concerned.number // TOGETHER, self._parts
         part = parts[index].copy() if index < len(parts) else {}
-        counts, untried = dict(self.counts), self.untried
+        # Most who answer stay where they are, and then nobody is counted anew.
+        is_elsewhere = before is None or after is None or before.place is not after.place
+        counts = dict(self.counts) if is_elsewhere else self.counts
+        untried = self.untried
         if before is not None:
-            counts[before.place] -= 1
             untried -= before.place is _PREPARED and not before.is_tried
+            if is_elsewhere:
+                counts[before.place] -= 1
             if after is None:
                 del part[before.number]
         if after is not None:
             number, place, is_tried, _, heuristic = after
             assert (place is _HEURISTIC) is (heuristic is not None), _WRONG_PLACE
-            counts[place] += 1
             untried += place is _PREPARED and not is_tried
+            if is_elsewhere:
+                counts[place] += 1
             part[number] = after
         made = Participants.__new__(Participants)
         is_only = not index and len(parts) < 2

@@ -145,15 +145,18 @@ _OUTSTANDING = (Place.PENDING, Place.PREPARED, Place.FAILED)
 
 def step(transaction: Transaction, event: Event) -> tuple[Transaction, Effects]:
     """What the transaction is after the event, and what is to be done."""
-    rule = TRANSITIONS.get((transaction.status, event.kind))
-    assert rule is not None, f"{event.kind.name} cannot happen in {transaction.status.name}"
+    before = transaction.status
+    rule = TRANSITIONS.get((before, event.kind))
+    assert rule is not None, f"{event.kind.name} cannot happen in {before.name}"
     after, effects = rule(transaction, event)
-    assert after.status is transaction.status or (transaction.status, after.status) in ARROWS
     # Nothing has changed that was not checked before, where the same is handed back.
     if after is not transaction:
         check(after)
-        if after.status is not transaction.status and after.status in _RECOUNTED:
-            after.participants.recount()
+        status = after.status
+        if status is not before:
+            assert (before, status) in ARROWS
+            if status in _RECOUNTED:
+                after.participants.recount()
     return after, effects
 
 
@@ -212,7 +215,7 @@ def _commit(transaction: Transaction, event: Event) -> tuple[Transaction, Effect
         return _hand_up(transaction)
     arrived = [Participant(number, Place.PREPARED) for number in event.prepared]
     everybody = transaction.participants.joined_by(arrived) if arrived else transaction.participants
-    pending = everybody.numbers_at(Place.PENDING)
+    pending = everybody.numbers_at(Place.PENDING) if everybody.counts[Place.PENDING] else []
     if not everybody and not transaction.is_keyed:
         return _finish(transaction, Status.COMMITTED)
     if not pending:
@@ -580,6 +583,10 @@ def check(transaction: Transaction) -> None:
     forbidden, required = _HOLDS[status]
     for place in forbidden:
         assert not counts[place], f"{place} in {status.name}"
-    is_enough = not required or (status is _S.PREPARED and transaction.is_keyed)
-    assert is_enough or any([counts[place] for place in required]), f"nobody is {required}"
+    for place in required:
+        if counts[place]:
+            break
+    else:
+        is_enough = not required or (status is _S.PREPARED and transaction.is_keyed)
+        assert is_enough, f"nobody is {required}"
     assert not transaction.is_nested or status not in (_S.PREPARING, _S.PREPARED)

@@ -69,7 +69,7 @@ class Transactions:
         self._at_end = at_end
         self._failure: BaseException | None = None
         self._is_forcing = False
-        self._delivery = Delivery(tasks, settings, self.feed_all)
+        self._delivery = Delivery(tasks, settings, self.feed, self.feed_all)
 
     # --- Finding
 
@@ -252,7 +252,8 @@ class Transactions:
         if live.state.status is not Status.ACTIVE:
             return ()
         live.digest = digest_of(tuple([enlisted.member.name for enlisted in prepared]))
-        numbers = tuple([self._number(live) for _ in prepared])
+        before, live.numbers_given = live.numbers_given, live.numbers_given + len(prepared)
+        numbers = tuple(range(before + 1, live.numbers_given + 1))
         for number, enlisted in zip(numbers, prepared, strict=True):
             live.enlist(number, enlisted)
         return numbers

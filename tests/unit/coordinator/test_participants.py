@@ -102,6 +102,6 @@ def test_a_heuristic_is_nowhere_but_at_its_place(wrong: Participant) -> None:
 
 def test_counts_that_are_wrong_are_noticed() -> None:
     found = Participants([NOTED])
-    found.counts = found.counts | {Place.PREPARED: 1}  # type: ignore[operator]
+    found.counts = found.counts | {Place.PREPARED: 1}
     with pytest.raises(AssertionError, match="counts are wrong"):
         found.recount()
