@@ -157,6 +157,12 @@ class _Client:
     def close(self) -> None:
         self._orb.close()
 
+    def keep_alive(self) -> None:
+        """A sign of life when one is due: a session that is silent for long is over."""
+        leases = self._deciding.leases
+        if not leases.seconds_to_renewal():
+            leases.renew()
+
     def transact(self) -> None:
         """One transaction, committed."""
         gtrid = self._deciding.begin()
@@ -296,6 +302,7 @@ def _be_client(coordinator: str, *nodes: str) -> None:
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     while sys.stdin.readline():
+        client.keep_alive()
         for _ in range(SHARE):
             client.transact()
         sys.stdout.write("done\n")
