@@ -1,15 +1,16 @@
 """The checkpoint: what the log must still tell, and what goes into pages so that it need not.
 
-Small messages that outlive their part of the log are moved into bundles of the data file; runs at
-the end of a file that is mostly empty are moved to its front. In this order, and no other:
+Small messages that outlive their part of the log are moved into bundles of the data file, those of
+prepared branches too; runs at the end of a file that is mostly empty are moved to its front. In
+this order, and no other:
 
 1. Bundles and moved runs are written and synced. Nothing on disk refers to them yet.
-2. Prepared branches whose record is about to go are written again.
-3. The checkpoint record is forced: it refers to the new places.
-4. The control record names it: from here on the old places are free, and the old segments too.
+2. The checkpoint record is forced: it refers to the new places, and carries the prepared branches
+   whose own record is about to go. So each message is moved once, however long its branch waits.
+3. The control record names it: from here on the old places are free, and the old segments too.
 
-A crash before 4 finds the old checkpoint, whose pages and segments are all still there. A full disk
-in 1 to 3 leaves it at that.
+A crash before 3 finds the old checkpoint, whose pages and segments are all still there. A full disk
+in 1 or 2 leaves it at that.
 """
 
 from __future__ import annotations
@@ -22,17 +23,15 @@ from itertools import accumulate
 from mqserver.errors import Corruption, StorageFull
 from mqserver.storage.contract import Outcome
 from mqserver.storage.file_manager import FileManager
-from mqserver.storage.format import RECORD_HEADER, RecordKind
+from mqserver.storage.format import RecordKind
 from mqserver.storage.index import IN_LOG, Branch, Entry, Index
 from mqserver.storage.log_manager import LogManager
 from mqserver.storage.payloads import Payloads, Run, Stored
 from mqserver.storage.records import (
     RunOnDisk,
     columns_of,
-    pack_branch,
     pack_bundle,
     pack_checkpoint,
-    place,
 )
 
 BUNDLE_BYTES = 1024 * 1024
@@ -48,6 +47,8 @@ class _Move:
     places: list[int]
     run: int
     account: Run
+    # Whose messages they are, while that branch is in doubt.
+    branch: Branch | None = None
 
 
 class Checkpoints:
@@ -132,9 +133,10 @@ class Checkpoint:
             raise
         for move in self._moves:
             self._settle(move)
-        self._repeat_prepared(restart_lsn)
+        carried = self._carried(restart_lsn)
         runs = list(self._runs())
-        body = pack_checkpoint(self._index, runs)
+        body = pack_checkpoint(self._index, runs, carried)
+        runs += [run for _, held in carried for run in held]
         lsn = self._log.append(RecordKind.CHECKPOINT, body, may_use_spare=True)
         self._log.force(lsn, by_itself=True)
         # After this line the new checkpoint counts, whatever happens.
@@ -144,6 +146,7 @@ class Checkpoint:
             pages=max((run.first + self._files.pages_for(run.size) for run in runs), default=0),
             next_key=next_key,
         )
+        _note_carried([branch for branch, _ in carried], lsn)
         self._payloads.in_log = self._still_in_log
         self._payloads.in_checkpoint = {run.first for run in runs}
         self._payloads.release_waiting()
@@ -158,8 +161,24 @@ class Checkpoint:
         for queue, entries in old.items():
             for bundle in _bundles(entries):
                 self._bundle(queue, bundle)
+        for branch in self._to_carry(restart_lsn):
+            if branch.is_carried:
+                # A checkpoint before this one has moved all of it.
+                continue
+            for queue, entries in branch.to_add().items():
+                for bundle in _bundles([entry for entry in entries if entry.run == IN_LOG]):
+                    self._bundle(queue, bundle, branch)
 
-    def _bundle(self, queue: str, entries: list[Entry]) -> None:
+    def _to_carry(self, restart_lsn: int) -> list[Branch]:
+        """The prepared branches of which the log behind the restart does not tell."""
+        return [
+            branch
+            for branch in self._index.branches.values()
+            if branch.outcome is Outcome.PREPARED
+            and (branch.is_carried or branch.lsn < restart_lsn)
+        ]
+
+    def _bundle(self, queue: str, entries: list[Entry], branch: Branch | None = None) -> None:
         missing = [entry for entry in entries if entry.payload is None]
         read = self._payloads.read(missing)
         payloads = [
@@ -169,8 +188,8 @@ class Checkpoint:
         first = self._files.allocate(len(content))
         address = first * self._files.room + start
         places = list(accumulate([entry.size for entry in entries[:-1]], initial=address))
-        account = Run(queue, len(content), len(entries))
-        self._moves.append(_Move(entries, places, first, account))
+        account = Run(queue, len(content), len(entries), is_in_doubt=branch is not None)
+        self._moves.append(_Move(entries, places, first, account, branch))
         self._files.write(first, content, self._log.end_lsn)
 
     def _move_to_front(self) -> None:
@@ -212,35 +231,37 @@ class Checkpoint:
             entry.place = new_place
             entry.run = new_run
         self._payloads.runs[move.run] = move.account
+        if move.branch is not None:
+            move.branch.bundles.append(move.run)
         if old != IN_LOG:
             run = self._payloads.runs.pop(old)
             self._payloads.wait_with(old, run.size)
 
     # --- What the record says
 
-    def _repeat_prepared(self, restart_lsn: int) -> None:
-        for branch in self._index.branches.values():
-            if branch.outcome is Outcome.PREPARED and branch.lsn < restart_lsn:
-                self._repeat(branch)
+    def _carried(self, restart_lsn: int) -> list[tuple[Branch, list[RunOnDisk]]]:
+        """The branches for which the checkpoint speaks, and where their messages are by now."""
+        return [(each, list(self._runs_of(each))) for each in self._to_carry(restart_lsn)]
 
-    def _repeat(self, branch: Branch) -> None:
-        stored = branch.added()
-        lost = [entry for entry in stored if entry.run == IN_LOG and entry.payload is None]
-        read = self._payloads.read(lost)
-        for entry in lost:
-            entry.payload = read[entry.key]
-        try:
-            body, start = pack_branch(branch)
-            branch.lsn = self._log.append(RecordKind.PREPARED, body, may_use_spare=True)
-        finally:
-            for entry in lost:
-                entry.payload = None
-        place(stored, branch.lsn + RECORD_HEADER.size + start, self._files.room)
+    def _runs_of(self, branch: Branch) -> Iterator[RunOnDisk]:
+        bundled = 0
+        for first in branch.bundles:
+            run = self._payloads.runs[first]
+            bundled += run.live
+            yield RunOnDisk(first, run.size, run.queue, (), None)
+        if bundled == len(branch.added()):
+            # None is large, as in most branches: there is no need to look at each message.
+            return
+        for queue, entries in branch.to_add().items():
+            for entry in entries:
+                if self._payloads.runs[entry.run].entry is not None:
+                    yield RunOnDisk(entry.run, entry.size, queue, (), columns_of([entry]))
 
     def _runs(self) -> Iterator[RunOnDisk]:
         for first, run in self._payloads.runs.items():
             if run.entry is None:
-                yield RunOnDisk(first, run.size, run.queue, tuple(run.dead), None)
+                if not run.is_in_doubt:
+                    yield RunOnDisk(first, run.size, run.queue, tuple(run.dead), None)
             elif self._is_committed(run):
                 yield RunOnDisk(first, run.size, run.queue, (), columns_of([run.entry]))
 
@@ -257,6 +278,15 @@ class Checkpoint:
                 if entry.run != IN_LOG:
                     found.setdefault(entry.run, []).append(entry)
         return found
+
+
+def _note_carried(carried: list[Branch], lsn: int) -> None:
+    for branch in carried:
+        if not branch.is_carried:
+            branch.is_carried = True
+            # Once only. The record of its end may be on its way to the disk: that stands behind the
+            # first checkpoint that carried the branch, and must be read again by a restart.
+            branch.lsn = lsn
 
 
 def _bundles(entries: list[Entry]) -> Iterator[list[Entry]]:

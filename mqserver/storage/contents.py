@@ -40,10 +40,13 @@ _JUDGED = (Outcome.HEURISTICALLY_COMMITTED, Outcome.HEURISTICALLY_ROLLED_BACK)
 
 @dataclass(frozen=True)
 class InDoubt:
-    """What the log says of a branch that is prepared: where, and the keys by queue."""
+    """What the log says of a branch that is prepared: where, and the keys by queue.
+
+    Of one that a checkpoint carries, the log says only how many messages it has stored.
+    """
 
     lsn: int
-    stored: Mapping[str, list[int]]
+    stored: Mapping[str, list[int]] | int
     taken: Mapping[str, list[int]]
 
 
@@ -60,6 +63,8 @@ class RecordCheck:
         self._checkpoint: list[Holding] | None = None
         self.counts: Counter[str] = Counter()
         self.in_doubt: dict[bytes, InDoubt] = {}
+        # Branches of which an end was seen before the checkpoint, which may still carry them.
+        self._ended: set[bytes] = set()
 
     @property
     def has_decisions(self) -> bool:
@@ -85,19 +90,30 @@ class RecordCheck:
             case RecordKind.QUEUE_SET:
                 read_queue(record)
             case RecordKind.COMMIT | RecordKind.ROLLBACK:
-                self.in_doubt.pop(read_plain(record)[0], None)
+                self._see_end(read_plain(record)[0])
             case RecordKind.RESOLVED:
-                self.in_doubt.pop(read_judgement(record).branch, None)
+                self._see_end(read_judgement(record).branch)
             case RecordKind.CHECKPOINT:
                 self._see_checkpoint(record)
             case _:
                 # Plain values, as those of a coordinator are.
                 read_plain(record)
 
+    def _see_end(self, branch: bytes) -> None:
+        self.in_doubt.pop(branch, None)
+        if self._checkpoint is None:
+            self._ended.add(branch)
+
     def _see_checkpoint(self, record: Record) -> None:
-        _, runs = read_checkpoint(record)
-        if record.lsn == self._control.checkpoint_lsn:
-            self._checkpoint = [_holding(run) for run in runs]
+        said = read_checkpoint(record)
+        if record.lsn != self._control.checkpoint_lsn:
+            return
+        held = [run for carried in said.carried for run in carried.runs]
+        self._checkpoint = [_holding(run) for run in said.runs + held]
+        for carried in said.carried:
+            if carried.branch not in self._ended:
+                told = InDoubt(record.lsn, carried.count, dict(carried.taken))
+                self.in_doubt[carried.branch] = told
 
     def check_checkpoint(self) -> None:
         """The checkpoint that the control record names was among the records."""
@@ -249,7 +265,7 @@ class ContentCheck:
             if name not in self._index.queues:
                 self._tell(f"{whose}: there is no queue {name!r}", said.lsn)
         stored, taken = _keys(branch.stored), _keys(branch.taken)
-        if stored != _sorted(said.stored):
+        if not _is_as_said(stored, said.stored):
             self._tell(f"{whose}: a restart finds other messages stored", said.lsn)
         if taken != _sorted(said.taken):
             self._tell(f"{whose}: a restart finds other messages taken", said.lsn)
@@ -308,6 +324,12 @@ def branches_of(index: Index) -> list[BranchInfo]:
 def _holds(queue: Queue, key: int, holder: tuple[str, int]) -> bool:
     entry = queue.entries.get(key)
     return entry is not None and entry.holder == holder
+
+
+def _is_as_said(stored: Mapping[str, list[int]], said: Mapping[str, list[int]] | int) -> bool:
+    if isinstance(said, int):
+        return sum(map(len, stored.values())) == said
+    return stored == _sorted(said)
 
 
 def _keys(entries: Mapping[str, Iterable[Entry]]) -> dict[str, list[int]]:

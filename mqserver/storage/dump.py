@@ -264,14 +264,24 @@ def _branch(record: Record, room: int) -> Fields:
 
 
 def _checkpoint(record: Record) -> Fields:
-    index, runs = read_checkpoint(record)
+    said = read_checkpoint(record)
+    index = said.index
     return {
         "queues": len(index.queues),
         "consumers": len(index.consumers),
         "marks": len(index.marks),
         "outcomes": len(index.outcomes),
         "resolved": len(index.heuristics),
-        "runs": len(runs),
+        "runs": len(said.runs),
+        "prepared": [
+            {
+                "branch": carried.branch.hex(),
+                "stored": carried.count,
+                "taken": sum(len(keys) for _, keys in carried.taken),
+                "runs": [run.first for run in carried.runs],
+            }
+            for carried in said.carried
+        ],
     }
 
 

@@ -60,6 +60,9 @@ through the others. It holds one payload. `used` counts all of the content; the 
 the rest of the header, and the content's is the message's digest, which was found to be right
 before any record named the run. What the content leaves of the last page is zeros.
 
+Since version 3 a checkpoint speaks for the prepared branches whose record is before its restart;
+before that, these were written to the log again.
+
 Bodies of records are msgpack without classes, written and read here, then the payloads one behind
 the other. Numbers of kinds and states are never used for something else.
 """
@@ -77,9 +80,9 @@ import msgpack
 
 from mqserver.errors import Corruption
 
-FORMAT_VERSION = 2
-# Those that can be read. The first had no undivided runs.
-VERSIONS_READ = (1, 2)
+FORMAT_VERSION = 3
+# Those that can be read. The first had no undivided runs, the second no branches in checkpoints.
+VERSIONS_READ = (1, 2, 3)
 BLOCK_BYTES = 512
 SLOT_DISTANCE = 4096
 NOWHERE = 0xFFFF

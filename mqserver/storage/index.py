@@ -207,15 +207,18 @@ class Branch:
     """What a branch has done: messages stored and taken by queue, and marks to be raised.
 
     A message that it stored and took itself stands in both, with the branch as its holder. `lsn` is
-    where its record in the log begins; `is_ending` while that is on its way to the disk.
+    where its record in the log begins, or the first checkpoint that carried it; `is_ending` while
+    the record of an end is on its way to the disk.
     """
 
     __slots__ = (
+        "bundles",
         "cancelled",
         "has_cancelled",
         "has_pages",
         "has_waited",
         "id",
+        "is_carried",
         "is_ending",
         "lsn",
         "marks",
@@ -234,6 +237,10 @@ class Branch:
         self.taken: dict[str, list[Entry]] = {}
         self.marks: dict[str, int] = {}
         self.is_ending = False
+        # Whether the checkpoint on disk speaks for it, its own record being before the restart.
+        self.is_carried = False
+        # Runs that a checkpoint has filled with its messages, while it is in doubt.
+        self.bundles: list[int] = []
         # Whether it wrote pages, which are to be synced before its record.
         self.has_pages = False
         # Whether it waited for a message, or another for one of its own: the lock manager knows it.

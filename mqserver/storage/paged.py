@@ -348,6 +348,7 @@ class PagedStorage(PagedQueues):
                 # Of one that was prepared they are kept already.
                 payloads.keep(entries)
             payloads.note_stored(actor.lsn, queue, entries)
+        payloads.note_committed(actor.bundles)
         gone = self._index.complete(actor)
         if gone:
             payloads.drop(gone, is_durable)

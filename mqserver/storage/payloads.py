@@ -30,7 +30,8 @@ class Run:
     """A run of the data file: its queue, the size of its content, and its messages.
 
     A payload that has a run to itself is known by its entry; of a bundle, which holds many, those
-    that are gone are known. `sum` is there until it was compared with the digest.
+    that are gone are known, and whether the branch that stored them `is_in_doubt`. `sum` is there
+    until it was compared with the digest.
     """
 
     queue: str
@@ -39,6 +40,7 @@ class Run:
     entry: Entry | None = None
     dead: set[int] = field(default_factory=set)
     sum: Sum | None = None
+    is_in_doubt: bool = False
 
 
 class Stored(NamedTuple):
@@ -172,6 +174,12 @@ class Payloads:
             self.in_log.append(_new(Stored, (lsn, queue, (entries[0].key,))))
         elif entries:
             self.in_log.append(Stored(lsn, queue, _keys_of(entries)))
+
+    def note_committed(self, bundles: Iterable[int]) -> None:
+        """The messages of these bundles are in their queues: no branch speaks for them any more."""
+        for first in bundles:
+            if first in self.runs:
+                self.runs[first].is_in_doubt = False
 
     def split_log(self, lsn: int, index: Index) -> tuple[dict[str, list[Entry]], list[Stored]]:
         """The messages, by queue, whose payloads are in records before this one, and all others."""

@@ -108,7 +108,13 @@ def pack_branch(branch: Branch) -> tuple[bytes, int]:
         elif entries:
             stored.append((queue, columns_of(entries)))
             payloads += payloads_of(entries)
-    # Most branches have none of the rest, and nothing is made for it.
+    meta = (branch.id, branch.recovery, stored, *_all_but_stored(branch))
+    return pack_with_start(meta, payloads)
+
+
+def _all_but_stored(branch: Branch) -> tuple[Any, Any, Any]:
+    """The keys it took, its marks, and what it stored and took itself."""
+    # Most branches have none of these, and nothing is made for it.
     taken: object = ()
     cancelled: object = 0
     if branch.has_cancelled or branch.cancelled:
@@ -117,9 +123,7 @@ def pack_branch(branch: Branch) -> tuple[bytes, int]:
         cancelled = _cancelled(branch)
     elif branch.taken:
         taken = _keys_taken(branch, ())
-    marks = list(branch.marks.items()) if branch.marks else ()
-    meta = (branch.id, branch.recovery, stored, taken, marks, cancelled)
-    return pack_with_start(meta, payloads)
+    return taken, list(branch.marks.items()) if branch.marks else (), cancelled
 
 
 def _keys_taken(branch: Branch, but: Collection[int]) -> list[tuple[str, list[int]]]:
@@ -162,12 +166,16 @@ def read_branch(record: Record, room: int) -> BranchRecord:
         position = place(entries, position, room)
     if position != record.body_lsn + len(record.body):
         raise Corruption(f"log record at LSN {record.lsn}: its payloads have another length")
+    return BranchRecord(branch, recovery, found, *_rest_of_branch(taken, marks, cancelled))
+
+
+def _rest_of_branch(taken: Any, marks: Any, cancelled: Any) -> tuple[Any, Any, Any]:
     held = [(queue, list(keys)) for queue, keys in taken]
     if isinstance(cancelled, int):
         # None, or what was written before queue and bytes were told.
         cancelled = [("", cancelled, 0)] if cancelled else []
     gone = {queue: (count, size) for queue, count, size in cancelled}
-    return BranchRecord(branch, recovery, found, held, list(marks), gone)
+    return held, list(marks), gone
 
 
 # --- The rest ------------------------------------------------------------------------------------
@@ -244,8 +252,42 @@ class RunOnDisk:
     columns: Columns | None
 
 
-def pack_checkpoint(index: Index, runs: Iterable[RunOnDisk]) -> bytes:
-    """All that the log would not tell when it is read from its restart on."""
+@dataclass(frozen=True)
+class CarriedBranch:
+    """A prepared branch whose record is before the restart: the checkpoint speaks for it.
+
+    The messages that it stored are in these runs, none of them in the log; so many are to be found
+    there.
+    """
+
+    branch: bytes
+    recovery: bytes
+    runs: list[RunOnDisk]
+    count: int
+    taken: list[tuple[str, list[int]]]
+    marks: list[tuple[str, int]]
+    cancelled: dict[str, tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class CheckpointRecord:
+    """What a checkpoint saw: all but the messages, the runs where those are, and who is in doubt.
+
+    The runs of a branch in doubt are its own: they are not among those of the queues.
+    """
+
+    index: Index
+    runs: list[RunOnDisk]
+    carried: list[CarriedBranch]
+
+
+def pack_checkpoint(
+    index: Index, runs: Iterable[RunOnDisk], carried: Iterable[tuple[Branch, list[RunOnDisk]]]
+) -> bytes:
+    """All that the log would not tell when it is read from its restart on.
+
+    The latter are prepared branches, with the runs that hold the messages they stored.
+    """
     queues = [(queue.name, _settings(queue.settings)) for queue in index.queues.values()]
     consumers = [
         (c.name, c.queue, c.finished, [(n, keys) for n, keys in c.reservations.items()])
@@ -253,13 +295,21 @@ def pack_checkpoint(index: Index, runs: Iterable[RunOnDisk]) -> bytes:
     ]
     outcomes = [(branch, outcome.value) for branch, outcome in index.outcomes.items()]
     judged = [_info(info) for info in index.heuristics.values()]
-    on_disk = [(r.first, r.size, r.queue, _ranges(r.dead), r.columns) for r in runs]
-    return pack_body((queues, consumers, list(index.marks.items()), outcomes, judged, on_disk))
+    in_doubt = [
+        (b.id, b.recovery, _pack_runs(held), len(b.added()), *_all_but_stored(b))
+        for b, held in carried
+    ]
+    marks = list(index.marks.items())
+    return pack_body((queues, consumers, marks, outcomes, judged, _pack_runs(runs), in_doubt))
 
 
-def read_checkpoint(record: Record) -> tuple[Index, list[RunOnDisk]]:
-    """What the checkpoint saw, without the messages, and the runs where those are."""
-    queues, consumers, marks, outcomes, judged, on_disk = _unpack(record)[0]
+def _pack_runs(runs: Iterable[RunOnDisk]) -> list[tuple[object, ...]]:
+    return [(r.first, r.size, r.queue, _ranges(r.dead), r.columns) for r in runs]
+
+
+def read_checkpoint(record: Record) -> CheckpointRecord:
+    """What the checkpoint saw."""
+    queues, consumers, marks, outcomes, judged, on_disk, *rest = _unpack(record)[0]
     index = Index()
     for name, settings in queues:
         index.queues[name] = Queue(name, QueueSettings(*settings))
@@ -271,8 +321,17 @@ def read_checkpoint(record: Record) -> tuple[Index, list[RunOnDisk]]:
     index.outcomes.update((branch, Outcome(value)) for branch, value in outcomes)
     for fields in judged:
         index.judge(_branch_info(fields))
-    runs = [RunOnDisk(f, s, q, tuple(_keys(dead)), columns) for f, s, q, dead, columns in on_disk]
-    return index, runs
+    # Before version 3 prepared branches were written to the log again, and none was carried.
+    (in_doubt,) = rest or ((),)
+    return CheckpointRecord(index, _runs(on_disk), [_carried(*fields) for fields in in_doubt])
+
+
+def _runs(on_disk: Iterable[tuple[Any, ...]]) -> list[RunOnDisk]:
+    return [RunOnDisk(f, s, q, tuple(_keys(dead)), columns) for f, s, q, dead, columns in on_disk]
+
+
+def _carried(branch: bytes, recovery: bytes, runs: Any, count: int, *rest: Any) -> CarriedBranch:
+    return CarriedBranch(branch, recovery, _runs(runs), count, *_rest_of_branch(*rest))
 
 
 def pack_bundle(queue: str, entries: list[Entry], payloads: list[bytes]) -> tuple[bytes, int]:

@@ -16,13 +16,14 @@ itself says of queues and consumers is newer than such records, so these change 
     RESOLVED           as an operator decided; FORGOTTEN: nothing is known of that any more
     RESERVED, CONSUMER_DROPPED   as they say
     FINISHED           the messages are gone, and the consumer has finished so much
-    CHECKPOINT         nothing: the one that counts was read first
+    CHECKPOINT         nothing: the one that counts was read first, with the branches it carries
 """
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from operator import attrgetter
 
 from mqserver.errors import Corruption, WrongFormat
 from mqserver.storage.contract import OUTCOMES_KEPT, Outcome
@@ -32,6 +33,7 @@ from mqserver.storage.index import IN_LOG, Branch, Entry, Index, Queue
 from mqserver.storage.log_manager import LogManager
 from mqserver.storage.payloads import Payloads, Run
 from mqserver.storage.records import (
+    CarriedBranch,
     RunOnDisk,
     entries_of,
     place,
@@ -115,10 +117,33 @@ class Recovery:
         if record.kind is not RecordKind.CHECKPOINT:
             raise Corruption(f"{self._log.where(record.lsn)}: the record is not a checkpoint")
         outcomes_kept = self.index.outcomes_kept
-        self.index, self._base = read_checkpoint(record)
+        said = read_checkpoint(record)
+        self.index, self._base = said.index, said.runs
         self.index.outcomes_kept = outcomes_kept
         for run in self._base:
             self.index.queue(run.queue).add(self._live(run))
+        for carried in said.carried:
+            self._carry(carried, record.lsn)
+
+    def _carry(self, carried: CarriedBranch, lsn: int) -> None:
+        """The branch is in doubt, as the checkpoint says; how it ended may be told behind it."""
+        branch = Branch(carried.branch)
+        branch.outcome, branch.recovery = Outcome.PREPARED, carried.recovery
+        branch.is_carried, branch.lsn = True, lsn
+        branch.bundles = [run.first for run in carried.runs if run.columns is None]
+        for run in carried.runs:
+            branch.stored.setdefault(run.queue, []).extend(self._live(run))
+        for entries in branch.stored.values():
+            entries.sort(key=attrgetter("key"))
+            self.last_key = max(self.last_key, entries[-1].key)
+        if len(branch.added()) != carried.count:
+            raise Corruption(f"{self._log.where(lsn)}: a branch in doubt lacks messages")
+        for queue, keys in carried.taken:
+            branch.taken[queue] = self._hold(queue, keys, branch.id)
+        branch.marks.update(carried.marks)
+        branch.cancelled = carried.cancelled
+        self.index.branches[branch.id] = branch
+        self._base += carried.runs
 
     def _live(self, run: RunOnDisk) -> list[Entry]:
         if run.columns is not None:
@@ -236,13 +261,15 @@ class Recovery:
             if entry.run != IN_LOG:
                 run = runs.setdefault(entry.run, Run(queue, entry.size, 0, entry))
                 run.live += 1
+        in_doubt = {first for branch in self.index.branches.values() for first in branch.bundles}
         for base in self._base:
             known = runs.get(base.first)
             if known is None:
                 self._payloads.wait_with(base.first, base.size)
             elif base.columns is None:
                 known.size, known.entry = base.size, None
-                known.dead = self._dead(base)
+                known.is_in_doubt = base.first in in_doubt
+                known.dead = set() if known.is_in_doubt else self._dead(base)
         self._payloads.runs = runs
         self._payloads.in_checkpoint = {base.first for base in self._base}
         used = [(first, run.size) for first, run in runs.items()] + self._payloads.waiting

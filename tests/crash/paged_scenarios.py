@@ -156,6 +156,51 @@ def _doubt_across_checkpoints(work: Work) -> None:
     work.do("checkpoint")
 
 
+def _carried(work: Work) -> None:
+    """Checkpoints carry branches whose record is gone, from one to the next, until they end."""
+    work.do("create_queue", "q", PLAIN)
+    work.put("q", message("small", 40), message("large", 900))
+    branches = [work.branch() for _ in range(5)]
+    for number, branch in enumerate(branches):
+        work.do("store", branch, "q", [message(f"s{number}", 70), message(f"t{number}", 90)])
+        work.do("prepare", branch, b"r%d" % number)
+    mixed = work.branch()
+    work.do("take", mixed, "q", EVERYTHING, 1)
+    work.do("store", mixed, "q", [message("own", 50), message("l", 700), message("kept", 60)])
+    work.do("take_keys", mixed, "q", [13], 0)
+    work.do("raise_mark", mixed, "job", 4)
+    work.do("prepare", mixed, b"mixed")
+    _fill_a_segment(work)
+    work.do("checkpoint")
+    work.do("commit", branches[0], True)
+    work.get("q", 3)
+    # Not into the pages of what has just gone: the checkpoint on disk names them.
+    work.put("q", message("over it?", 400), message("large", 800))
+    work.do("rollback", branches[1])
+    work.reopen()
+    work.do("commit", branches[2], False)
+    work.do("checkpoint")
+
+    def meanwhile() -> None:
+        with work.storage._lock:
+            for _ in range(2):
+                _fill_a_segment(work)
+                work.storage.checkpoint()
+
+    work.do_while(meanwhile, "commit", branches[3], True)
+    work.do("resolve", branches[4], True)
+    work.do("checkpoint")
+    work.do("commit", mixed)
+    work.get("q", 4)
+    work.do("checkpoint")
+
+
+def _fill_a_segment(work: Work) -> None:
+    """By long names, so that the restart can come to lie behind what was there before."""
+    for _ in range(8):
+        work.do("rollback", work.branch() * 45)
+
+
 def _in_flight(work: Work) -> None:
     """Checkpoints that are taken while the record of a branch is on its way to the disk."""
     work.do("create_queue", "q", PLAIN)
@@ -168,9 +213,7 @@ def _in_flight(work: Work) -> None:
     work.do("prepare", branches[2], b"r2")
 
     def meanwhile() -> None:
-        # Long names fill a segment, so that the restart could come to lie behind the record.
-        for _ in range(8):
-            work.do("rollback", work.branch() * 45)
+        _fill_a_segment(work)
         work.storage.checkpoint()
 
     work.do_while(meanwhile, "prepare", branches[0], b"r0")
@@ -372,6 +415,7 @@ SCENARIOS: dict[str, Callable[[Work], None]] = {
     "lazy_ends": _lazy_ends,
     "prepare_and_decide": _prepare_and_decide,
     "doubt_across_checkpoints": _doubt_across_checkpoints,
+    "carried": _carried,
     "in_flight": _in_flight,
     "segments": _segments,
     "moving": _moving,

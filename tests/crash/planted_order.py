@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from mqserver.storage import checkpoint
 from mqserver.storage.checkpoint import Checkpoint, Checkpoints
 from mqserver.storage.format import RecordKind
 from mqserver.storage.index import Branch, Entry, Index
@@ -16,7 +17,49 @@ from tests.crash.planting import Patch, nothing
 
 def forget_prepared_branches(patch: Patch) -> None:
     """A checkpoint forgets prepared branches."""
-    patch.setattr(Checkpoint, "_repeat_prepared", nothing)
+    patch.setattr(Checkpoint, "_carried", lambda *_: [])
+
+
+def what_is_in_doubt_is_taken_for_committed(patch: Patch) -> None:
+    """A checkpoint takes messages of a branch in doubt for such as are in their queue."""
+    right = Checkpoint._bundle
+
+    def bundle(
+        self: Checkpoint, queue: str, entries: list[Entry], branch: Branch | None = None
+    ) -> None:
+        right(self, queue, entries, branch)
+        self._moves[-1].account.is_in_doubt = False
+
+    patch.setattr(Checkpoint, "_bundle", bundle)
+
+
+def what_was_committed_stays_in_doubt(patch: Patch) -> None:
+    """A checkpoint leaves out what a branch had stored that was in doubt at the one before."""
+    patch.setattr(Payloads, "note_committed", nothing)
+
+
+def free_what_a_carried_branch_refers_to(patch: Patch) -> None:
+    """Pages are free that the last checkpoint names for a branch in doubt."""
+    right = Checkpoint.take
+
+    def take(self: Checkpoint, restart_lsn: int, next_key: int) -> int:
+        size = right(self, restart_lsn, next_key)
+        self._payloads.in_checkpoint = {run.first for run in self._runs()}
+        return size
+
+    patch.setattr(Checkpoint, "take", take)
+
+
+def forget_the_end_of_a_carried_branch(patch: Patch) -> None:
+    """A checkpoint forgets the end of a branch, in flight since the one before."""
+    right = checkpoint._note_carried
+
+    def note_carried(carried: list[Branch], lsn: int) -> None:
+        right(carried, lsn)
+        for branch in carried:
+            branch.lsn = lsn
+
+    patch.setattr(checkpoint, "_note_carried", note_carried)
 
 
 def forget_branches_in_flight(patch: Patch) -> None:
@@ -77,25 +120,25 @@ def a_checkpoint_is_named_before_it_is_forced(patch: Patch) -> None:
 
 def free_and_cut_before_the_control_record(patch: Patch) -> None:
     """The data file is cut before the control record says so."""
-    right = Checkpoint._repeat_prepared
+    right = Checkpoint._carried
 
-    def repeat_prepared(self: Checkpoint, restart_lsn: int) -> None:
-        right(self, restart_lsn)
+    def carried(self: Checkpoint, restart_lsn: int) -> object:
         self._payloads.release_waiting()
         self._files.shrink()
+        return right(self, restart_lsn)
 
-    patch.setattr(Checkpoint, "_repeat_prepared", repeat_prepared)
+    patch.setattr(Checkpoint, "_carried", carried)
 
 
 def free_before_the_control_record(patch: Patch) -> None:
     """Pages are free before the control record, which finds no room."""
-    right = Checkpoint._repeat_prepared
+    right = Checkpoint._carried
 
-    def repeat_prepared(self: Checkpoint, restart_lsn: int) -> None:
-        right(self, restart_lsn)
+    def carried(self: Checkpoint, restart_lsn: int) -> object:
         self._payloads.release_waiting()
+        return right(self, restart_lsn)
 
-    patch.setattr(Checkpoint, "_repeat_prepared", repeat_prepared)
+    patch.setattr(Checkpoint, "_carried", carried)
 
 
 # --- Pages ----------------------------------------------------------------------------------------

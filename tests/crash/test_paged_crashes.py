@@ -22,6 +22,7 @@ FLOORS = {
     "lazy_ends": 160,
     "prepare_and_decide": 180,
     "doubt_across_checkpoints": 420,
+    "carried": 800,
     "in_flight": 600,
     "segments": 580,
     "moving": 230,
@@ -35,7 +36,7 @@ FLOORS = {
     "closing": 380,
 }
 # Of these there are too many for every run.
-BUDGETS = {"in_flight": 700}
+BUDGETS = {"carried": 900, "in_flight": 700}
 RANDOM_BUDGET, RANDOM_FLOOR = 1100, 830
 RANDOM = [f"random {number}" for number in range(8)]
 NESTED = ["doubt_across_checkpoints", "segments", "moving", "closing", "random 20", "random 21"]

@@ -213,6 +213,19 @@ def test_a_branch_is_in_doubt_until_its_end_is_in_the_log() -> None:
         assert records.counts == {"PREPARED": 1, end.name: 1}
 
 
+def test_a_branch_that_the_checkpoint_carries_is_in_doubt_unless_its_end_was_seen() -> None:
+    carried: list[tuple[object, ...]] = [
+        (name, b"r", [(3, 90, "q", [], None)], 2, (), (), 0) for name in (b"a", b"b")
+    ]
+    records = RecordCheck(Control(1024, bytes(16), 8, checkpoint_lsn=488), Notes())
+    records.see(Record(0, RecordKind.COMMIT, pack_body((b"a",))))
+    records.see(Record(488, RecordKind.CHECKPOINT, pack_body(((), (), (), (), (), (), carried))))
+    assert {name: said.stored for name, said in records.in_doubt.items()} == {b"b": 2}
+    assert [holding.first for holding in records.holdings()] == [3, 3]
+    records.see(Record(976, RecordKind.ROLLBACK, pack_body((b"b",))))
+    assert records.in_doubt == {}
+
+
 def test_a_checkpoint_that_is_not_in_the_log_is_missed() -> None:
     notes = Notes()
     records = RecordCheck(Control(1024, bytes(16), 8, checkpoint_lsn=488), notes)

@@ -253,9 +253,9 @@ def test_every_flipped_bit_of_a_control_record_is_noticed() -> None:
 
 def test_a_control_record_of_another_version_tells_which() -> None:
     encoded = bytearray(encode_control(CONTROL))
-    struct.pack_into("<I", encoded, 8, 3)
+    struct.pack_into("<I", encoded, 8, 99)
     struct.pack_into("<I", encoded, len(encoded) - 4, zlib.crc32(encoded[:-4]))
-    assert decode_control(bytes(encoded)) == 3
+    assert decode_control(bytes(encoded)) == 99
 
 
 def test_a_control_record_that_is_short_or_foreign_is_none() -> None:
@@ -466,3 +466,21 @@ def test_the_golden_store_of_version_2_has_its_large_payloads() -> None:
     [prepared] = storage.branches()
     storage.commit(prepared.branch)
     assert storage.take(b"t", "orders", EVERYTHING, 4)[3].payload == bytes(5000)
+
+
+# --- The golden file of version 3: a checkpoint that carries branches in doubt
+
+
+def test_the_golden_store_of_version_3_has_its_branches_in_doubt() -> None:
+    storage = PagedStorage(RecordingDisk(golden_image(3)), lambda: bytes(16), time.monotonic)
+    found = storage.browse("orders", EVERYTHING, 0, 10)
+    assert [message.payload for message in found] == [b"decided 1", b"decided 2"]
+    assert storage.outcome(b"given up") is Outcome.ROLLED_BACK
+    [prepared] = storage.branches()
+    told = BranchInfo(b"in doubt", Outcome.PREPARED, b"ask the coordinator", 3, 1)
+    assert prepared == told
+    assert storage.mark("ledger") == 0
+    storage.commit(prepared.branch)
+    assert storage.mark("ledger") == 8
+    payloads = [message.payload for message in storage.browse("orders", EVERYTHING, 0, 3)]
+    assert payloads == [b"small", b"large ".ljust(1500, b"."), b"small too"]

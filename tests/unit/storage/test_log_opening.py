@@ -255,10 +255,10 @@ def test_slots_that_do_not_belong_together_are_refused(disk: RecordingDisk) -> N
 def test_another_version_is_refused_as_such(
     disk: RecordingDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mqserver.storage.format.FORMAT_VERSION", 3)
+    monkeypatch.setattr("mqserver.storage.format.FORMAT_VERSION", 99)
     LogManager.create(disk, CONTROL)
     monkeypatch.undo()
-    with pytest.raises(WrongFormat, match="version 3"):
+    with pytest.raises(WrongFormat, match="version 99"):
         LogManager.open(RecordingDisk(disk.image()))
 
 

@@ -38,6 +38,7 @@ from tests.unit.storage.small_stores import (
     message,
     open_small,
     put,
+    put_many,
     take,
 )
 
@@ -275,6 +276,42 @@ def test_a_prepared_branch_does_not_hold_the_log(
     assert again.outcome(b"prepared") is Outcome.PREPARED
     again.commit(b"prepared")
     assert browsed(again) == [b"p" * 100, b"P" * LARGE_BYTES]
+
+
+def test_checkpoints_move_the_messages_of_a_prepared_branch_once(
+    disk: RecordingDisk, storage: PagedStorage
+) -> None:
+    storage.store(b"prepared", "q", [message(100)] * 80)
+    storage.prepare(b"prepared", b"recovery")
+    put_many(storage, 30)
+    take(storage, 30)
+    storage.checkpoint()
+    before = storage._log.end_lsn
+    pages = data_bytes(disk)
+    for _ in range(5):
+        storage.checkpoint()
+    assert (storage._log.end_lsn - before) // 5 < 80 * 100 // 4
+    assert data_bytes(disk) == pages
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_a_branch_that_a_checkpoint_carries_ends_as_any_other(
+    disk: RecordingDisk, storage: PagedStorage, is_committed: bool
+) -> None:
+    storage.store(b"prepared", "q", [message(100, b"p"), message(LARGE_BYTES, b"P")])
+    storage.prepare(b"prepared", b"recovery")
+    put_many(storage, 30)
+    take(storage, 30)
+    storage.checkpoint()
+    again = open_small(after_power_cut(disk))
+    [info] = again.branches()
+    assert (info.outcome, info.recovery, info.stored) == (Outcome.PREPARED, b"recovery", 2)
+    for each in (storage, again):
+        (each.commit if is_committed else each.rollback)(b"prepared")
+        each.checkpoint()
+        expected = [b"p" * 100, b"P" * LARGE_BYTES] if is_committed else []
+        assert browsed(each) == expected
+    assert browsed(open_small(after_power_cut(disk))) == expected
 
 
 def test_a_restart_reads_only_from_the_restart_on(

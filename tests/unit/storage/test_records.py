@@ -231,7 +231,8 @@ def test_a_checkpoint_is_read_as_it_was_written(
     index.outcomes.update(outcomes)
     for info in judged:
         index.judge(info)
-    found, runs = read_checkpoint(_record(RecordKind.CHECKPOINT, pack_checkpoint(index, [])))
+    said = read_checkpoint(_record(RecordKind.CHECKPOINT, pack_checkpoint(index, [], [])))
+    found, runs = said.index, said.runs
     assert {name: queue.settings for name, queue in found.queues.items()} == queues
     assert [vars(c) for c in found.consumers.values()] == [vars(consumer) for consumer in consumers]
     assert (found.marks, list(found.outcomes.items())) == (marks, list(index.outcomes.items()))
@@ -242,16 +243,16 @@ def test_a_checkpoint_is_read_as_it_was_written(
 @given(st.sets(st.integers(1, 60)))
 def test_a_checkpoint_names_the_dead_messages_of_a_run(dead: set[int]) -> None:
     run = RunOnDisk(5, 900, "q", tuple(sorted(dead)), None)
-    body = pack_checkpoint(Index(), [run])
-    assert read_checkpoint(_record(RecordKind.CHECKPOINT, body))[1] == [run]
+    body = pack_checkpoint(Index(), [run], [])
+    assert read_checkpoint(_record(RecordKind.CHECKPOINT, body)).runs == [run]
 
 
 @given(entry_lists())
 def test_a_checkpoint_tells_all_of_a_message_that_has_its_run_to_itself(
     entries: list[Entry],
 ) -> None:
-    body = pack_checkpoint(Index(), [RunOnDisk(5, 900, "q", (), columns_of(entries))])
-    (run,) = read_checkpoint(_record(RecordKind.CHECKPOINT, body))[1]
+    body = pack_checkpoint(Index(), [RunOnDisk(5, 900, "q", (), columns_of(entries))], [])
+    (run,) = read_checkpoint(_record(RecordKind.CHECKPOINT, body)).runs
     assert run.columns is not None
     assert [_fields(e) for e in entries_of(run.columns)] == [_fields(e) for e in entries]
 
