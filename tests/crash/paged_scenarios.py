@@ -162,7 +162,7 @@ def _carried(work: Work) -> None:
     work.put("q", message("small", 40), message("large", 900))
     branches = [work.branch() for _ in range(5)]
     for number, branch in enumerate(branches):
-        work.do("store", branch, "q", [message(f"s{number}", 70), message(f"t{number}", 90)])
+        work.do("store", branch, "q", [message(f"s{number}", 300), message(f"t{number}", 350)])
         work.do("prepare", branch, b"r%d" % number)
     mixed = work.branch()
     work.do("take", mixed, "q", EVERYTHING, 1)
