@@ -19,6 +19,7 @@ from mqserver.storage.contract import (
     BranchInfo,
     ConsumerInfo,
     Message,
+    MessageColumns,
     NewMessage,
     Outcome,
     QueueInfo,
@@ -52,6 +53,13 @@ class _Changes:
         self.stored: list[tuple[str, Sequence[int], list[int]]] = []
         self.taken: list[tuple[str, list[int], list[int]]] = []
         self.is_over = False
+
+
+def _groups(messages: Sequence[NewMessage]) -> list[int]:
+    if isinstance(messages, MessageColumns):
+        groups = list(messages.groups)
+        return groups if len(groups) == len(messages) else groups * len(messages)
+    return [message.group for message in messages]
 
 
 class WatchedStorage:
@@ -140,7 +148,7 @@ class WatchedStorage:
         except BaseException:
             self._drop_if_empty(branch, changes)
             raise
-        changes.stored.append((queue, keys, [message.group for message in messages]))
+        changes.stored.append((queue, keys, _groups(messages)))
         if changes.is_over:
             self._look(queue)
         return keys

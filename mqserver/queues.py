@@ -33,6 +33,7 @@ from mqserver.storage.contract import (
     EVERYTHING,
     Attributes,
     Message,
+    MessageColumns,
     NewMessage,
     QueueInfo,
     QueueSettings,
@@ -258,6 +259,8 @@ class Queues:
             raise QueueDisabled(queue)
         if len(messages) == 1:
             largest = weight(messages[0].payload, messages[0].attributes)
+        elif isinstance(messages, MessageColumns) and not messages.has_attributes:
+            largest = weight(max(messages.payloads, key=len), ())
         else:
             largest = max([weight(new.payload, new.attributes) for new in messages], default=0)
         if largest > known.largest:

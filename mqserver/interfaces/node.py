@@ -6,7 +6,7 @@ in `work.py`, those of queues in `queues.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from idl import system
@@ -41,7 +41,14 @@ from mqserver.interfaces.translation import (
 )
 from mqserver.permissions import Right
 from mqserver.queues import key_number, weight
-from mqserver.storage.contract import EVERYTHING, Message, NewMessage, Outcome, Selection
+from mqserver.storage.contract import (
+    EVERYTHING,
+    Message,
+    MessageColumns,
+    NewMessage,
+    Outcome,
+    Selection,
+)
 from mqserver.transactions.joining import PREFIX
 from mqserver.transactions.requests import Branch, Done, outcome_of
 from mqserver.transactions.resource import branch_id
@@ -107,7 +114,7 @@ class NodeServant:
         keys = self._request(call, branch, request, "put", put)
         return key_texts(keys)
 
-    def _put_alone(self, call: Call, queue: str, new: list[NewMessage]) -> mqKeyList:
+    def _put_alone(self, call: Call, queue: str, new: Sequence[NewMessage]) -> mqKeyList:
         def put(branch: bytes) -> Done:
             keys = self._queues.store(branch, queue, new) if new else NO_KEYS
             return Done(keys, is_changed=bool(new))
@@ -120,11 +127,14 @@ class NodeServant:
             # They are there, put before a restart; which keys they got is forgotten.
             return ()
 
-    def _store(self, found: Branch, queue: str, new: list[NewMessage]) -> range:
+    def _store(self, found: Branch, queue: str, new: Sequence[NewMessage]) -> range:
         if not new:
             return NO_KEYS
         count = len(new)
-        size = len(new[0].payload) if count == 1 else sum([len(each.payload) for each in new])
+        if isinstance(new, MessageColumns):
+            size = sum(map(len, new.payloads))
+        else:
+            size = len(new[0].payload) if count == 1 else sum([len(each.payload) for each in new])
         self._work.count_stored(found, count, size)
         keys = self._queues.store(found.id, queue, new)
         found.stored += count
@@ -250,7 +260,7 @@ class NodeServant:
 
     def _read_work(
         self, call: Call, work: mqWorkList
-    ) -> list[tuple[str, list[NewMessage], list[int]]]:
+    ) -> list[tuple[str, Sequence[NewMessage], list[int]]]:
         """Everything is checked before anything is done."""
         count = 0
         for each in work:
@@ -265,7 +275,7 @@ class NodeServant:
 
     def _read_one(
         self, call: Call, work: mqWork, position: int
-    ) -> tuple[str, list[NewMessage], list[int]]:
+    ) -> tuple[str, Sequence[NewMessage], list[int]]:
         queue, removes = work.queue, work.removes
         if removes or not self._queues.is_known(queue):
             # Before anything is done: others may hold what is removed, and to make a queue is long.
@@ -277,7 +287,9 @@ class NodeServant:
         numbers = [key_number(queue, key) for key in removes] if removes else []
         return queue, self._new(work.puts, call, position), numbers
 
-    def _do(self, found: Branch, queue: str, new: list[NewMessage], removes: list[int]) -> range:
+    def _do(
+        self, found: Branch, queue: str, new: Sequence[NewMessage], removes: list[int]
+    ) -> range:
         keys = self._store(found, queue, new)
         # One by one: nothing of them is sent back, so that any number of large ones will do.
         for key in removes:
@@ -419,7 +431,7 @@ class NodeServant:
     ) -> Any:
         return self._work.request(self._branch_id(branch), call.principal.name, number, kind, act)
 
-    def _new(self, batch: mqBatch, call: Call, position: int = 0) -> list[NewMessage]:
+    def _new(self, batch: mqBatch, call: Call, position: int = 0) -> Sequence[NewMessage]:
         now_us = self._parts.now_us()
         return new_messages(batch, now_us, call.principal.name, self._message_bytes_max, position)
 

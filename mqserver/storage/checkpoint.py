@@ -22,9 +22,10 @@ from itertools import accumulate
 
 from mqserver.errors import Corruption, StorageFull
 from mqserver.storage.contract import Outcome
+from mqserver.storage.entries import IN_LOG, Entry
 from mqserver.storage.file_manager import FileManager
 from mqserver.storage.format import RecordKind
-from mqserver.storage.index import IN_LOG, Branch, Entry, Index
+from mqserver.storage.index import Branch, Index
 from mqserver.storage.log_manager import LogManager
 from mqserver.storage.payloads import Payloads, Run, Stored
 from mqserver.storage.records import (
@@ -249,6 +250,9 @@ class Checkpoint:
             run = self._payloads.runs[first]
             bundled += run.live
             yield RunOnDisk(first, run.size, run.queue, (), None)
+        for queue, blocks in branch.blocks.items():
+            for block in blocks:
+                yield RunOnDisk(block.run, block.run_bytes, queue, (), None)
         if bundled == len(branch.added()):
             # None is large, as in most branches: there is no need to look at each message.
             return
@@ -269,7 +273,7 @@ class Checkpoint:
         """Whether the message is in its queue; until then its branch's record speaks of it."""
         queue = self._index.queues.get(run.queue)
         assert run.entry is not None
-        return queue is not None and run.entry is queue.entries.get(run.entry.key)
+        return queue is not None and run.entry is queue.find(run.entry.key)
 
     def _entries_by_run(self) -> dict[int, list[Entry]]:
         found: dict[int, list[Entry]] = {}

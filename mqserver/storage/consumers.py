@@ -11,8 +11,9 @@ from collections.abc import Iterable
 
 from mqserver.errors import ReservationError, ReservationNotFound, ReservationOutdated
 from mqserver.storage.contract import ConsumerInfo
+from mqserver.storage.entries import Entry
 from mqserver.storage.format import RecordKind
-from mqserver.storage.index import Consumer, Entry, Index, Queue
+from mqserver.storage.index import Consumer, Index, Queue
 from mqserver.storage.log_manager import LogManager
 from mqserver.storage.records import pack_plain
 

@@ -14,15 +14,15 @@ from dataclasses import dataclass
 
 from mqserver.errors import Corruption, StorageError
 from mqserver.storage.contract import BranchInfo, Outcome, QueueInfo
+from mqserver.storage.entries import IN_LOG, Entry, entries_of
 from mqserver.storage.findings import RESTORE, STUMBLES, Notes, told
 from mqserver.storage.format import PAGE_HEADER, Control, Record, RecordKind
-from mqserver.storage.index import IN_LOG, PRIORITY_MAX, Branch, Consumer, Entry, Index, Queue
+from mqserver.storage.index import PRIORITY_MAX, Branch, Consumer, Index, Queue
 from mqserver.storage.log_manager import CONTROL_NAME
 from mqserver.storage.payloads import Payloads
 from mqserver.storage.records import (
     BranchRecord,
     RunOnDisk,
-    entries_of,
     read_branch,
     read_checkpoint,
     read_judgement,
@@ -140,6 +140,8 @@ def _holding(run: RunOnDisk) -> Holding:
 
 def _in_doubt(lsn: int, said: BranchRecord) -> InDoubt:
     stored = {queue: [entry.key for entry in entries] for queue, entries in said.stored}
+    for queue, block in said.blocks:
+        stored.setdefault(queue, []).extend(block.keys)
     return InDoubt(lsn, stored, dict(said.taken))
 
 

@@ -63,9 +63,9 @@ All calls may come from any thread, also several for one branch; none comes afte
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, overload
 
 OUTCOMES_KEPT = 50_000
 BRANCH_ID_BYTES_MAX = 512
@@ -84,6 +84,70 @@ class NewMessage(NamedTuple):
     time_us: int = 0
     sender: str = ""
     attributes: Attributes = ()
+
+
+class MessageColumns(Sequence[NewMessage]):
+    """Many messages before they are stored, field by field: for those who need not see each.
+
+    A column of headers has a value for each message, or one for all.
+    """
+
+    __slots__ = ("_headers", "digests", "groups", "payloads")
+
+    def __init__(
+        self,
+        payloads: Sequence[bytes],
+        digests: Sequence[int],
+        priorities: Sequence[int] = (0,),
+        groups: Sequence[int] = (0,),
+        times_us: Sequence[int] = (0,),
+        senders: Sequence[str] = ("",),
+        attributes: Sequence[Attributes] = ((),),
+    ) -> None:
+        self.payloads = payloads
+        self.digests = digests
+        self.groups = groups
+        self._headers = (priorities, groups, times_us, senders, attributes)
+
+    @classmethod
+    def of(cls, messages: Sequence[NewMessage]) -> MessageColumns:
+        """The messages, field by field."""
+        return messages if isinstance(messages, cls) else cls(*zip(*messages, strict=True))
+
+    def headers(self) -> list[Sequence[object] | None]:
+        """Priorities, groups, times, senders, attributes; None where all have the default."""
+        return [
+            None if column.count(default) == len(column) else column
+            for column, default in zip(self._headers, _NO_HEADERS, strict=True)
+        ]
+
+    @property
+    def has_attributes(self) -> bool:
+        """Whether any message has attributes."""
+        return any(self._headers[-1])
+
+    def __len__(self) -> int:
+        return len(self.payloads)
+
+    def __iter__(self) -> Iterator[NewMessage]:
+        count = len(self)
+        whole = [each if len(each) == count else (each[0],) * count for each in self._headers]
+        return map(NewMessage._make, zip(self.payloads, self.digests, *whole, strict=True))
+
+    @overload
+    def __getitem__(self, index: int) -> NewMessage: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[NewMessage]: ...
+
+    def __getitem__(self, index: int | slice) -> NewMessage | list[NewMessage]:
+        if isinstance(index, slice):
+            return list(self)[index]
+        headers = [each[index] if len(each) > 1 else each[0] for each in self._headers]
+        return NewMessage._make((self.payloads[index], self.digests[index], *headers))
+
+
+_NO_HEADERS: tuple[object, ...] = (0, 0, 0, "", ())
 
 
 class Message(NamedTuple):

@@ -15,6 +15,7 @@ from mqserver.errors import Corruption, MqError, StorageError
 from mqserver.storage.check import holdings_of, require_store, restart
 from mqserver.storage.contents import LOG, RecordCheck, is_decision
 from mqserver.storage.disk import Disk, File
+from mqserver.storage.entries import IN_LOG, Entry
 from mqserver.storage.file_manager import DATA_NAME
 from mqserver.storage.findings import STUMBLES, Notes, told
 from mqserver.storage.format import (
@@ -26,7 +27,6 @@ from mqserver.storage.format import (
     RecordKind,
     pages_needed,
 )
-from mqserver.storage.index import IN_LOG, Entry
 from mqserver.storage.records import (
     read_branch,
     read_checkpoint,
@@ -252,6 +252,16 @@ def _branch(record: Record, room: int) -> Fields:
             "runs": [entry.run for entry in entries if entry.run != IN_LOG],
         }
         for queue, entries in said.stored
+    ]
+    stored += [
+        {
+            "queue": queue,
+            "messages": len(block),
+            "bytes": block.size,
+            "keys": ranges(block.keys),
+            "runs": [block.run],
+        }
+        for queue, block in said.blocks
     ]
     taken = [
         {"queue": queue, "messages": len(keys), "keys": ranges(keys)}

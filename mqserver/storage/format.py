@@ -61,7 +61,8 @@ the rest of the header, and the content's is the message's digest, which was fou
 before any record named the run. What the content leaves of the last page is zeros.
 
 Since version 3 a checkpoint speaks for the prepared branches whose record is before its restart;
-before that, these were written to the log again.
+before that, these were written to the log again. And a record may name a run that holds many small
+payloads, one behind the other, whose columns it has; a column of one value stands for all.
 
 Bodies of records are msgpack without classes, written and read here, then the payloads one behind
 the other. Numbers of kinds and states are never used for something else.

@@ -12,6 +12,7 @@ the queue's order. Taken: a branch holds it. Reserved: a consumer holds it. The 
 
 from __future__ import annotations
 
+from bisect import bisect_right, insort
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -19,104 +20,72 @@ from dataclasses import replace
 from mqserver.errors import QueueNotFound
 from mqserver.storage.contract import (
     OUTCOMES_KEPT,
-    Attributes,
     BranchInfo,
-    Message,
     Outcome,
     QueueInfo,
     QueueSettings,
     Selection,
 )
+from mqserver.storage.entries import Block, Entry
 from mqserver.storage.order import Order
 
-IN_LOG = -1
 PRIORITY_MAX = 65535
 _KEY_BITS = 64
 _KEY_MASK = (1 << _KEY_BITS) - 1
-_new = tuple.__new__
-
-
-class Entry:
-    """One message: what is said of it, and where its payload is.
-
-    `run` is the first page of the run that holds the payload, or IN_LOG; `place` is the address in
-    the data file or the LSN. `payload` is None where it must be read.
-    """
-
-    __slots__ = (
-        "attributes",
-        "digest",
-        "group",
-        "holder",
-        "key",
-        "payload",
-        "place",
-        "priority",
-        "run",
-        "sender",
-        "size",
-        "time_us",
-    )
-
-    def __init__(
-        self,
-        key: int,
-        size: int,
-        digest: int,
-        priority: int,
-        group: int,
-        time_us: int,
-        sender: str,
-        attributes: Attributes,
-        payload: bytes | None = None,
-    ) -> None:
-        self.key = key
-        self.size = size
-        self.digest = digest
-        self.priority = priority
-        self.group = group
-        self.time_us = time_us
-        self.sender = sender
-        self.attributes = attributes
-        self.payload = payload
-        self.place = 0
-        self.run = IN_LOG
-        self.holder: object = None
-
-    def message(self, payload: bytes) -> Message:
-        """The message that is handed out."""
-        # As `Message(...)` does, in half of the time.
-        return _new(
-            Message,
-            (
-                self.key,
-                payload,
-                self.digest,
-                self.priority,
-                self.group,
-                self.time_us,
-                self.sender,
-                self.attributes,
-            ),
-        )
 
 
 class Queue:
-    """Committed messages by key, and the order of those that are free."""
+    """Committed messages by key, and the order of those that are free.
+
+    What was stored as a block stays one until somebody asks for one of its messages; all of them
+    are free then.
+    """
 
     def __init__(self, name: str, settings: QueueSettings) -> None:
         self.name = name
         self.settings = settings
-        self.entries: dict[int, Entry] = {}
         self.payload_bytes = 0
+        self._entries: dict[int, Entry] = {}
+        # By their keys, which never overlap.
+        self._blocks: list[Block] = []
         self._free = Order()
+
+    def __len__(self) -> int:
+        return len(self._entries) + sum(map(len, self._blocks))
+
+    @property
+    def entries(self) -> dict[int, Entry]:
+        """All messages one by one: for those who look at everything."""
+        for block in self._blocks:
+            self._open(block)
+        self._blocks = []
+        return self._entries
+
+    def find(self, key: int) -> Entry | None:
+        """The message with this key, if there is one."""
+        found = self._entries.get(key)
+        if found is None and self._blocks:
+            place = bisect_right(self._blocks, key, key=_first_key) - 1
+            if place >= 0 and key in self._blocks[place].keys:
+                self._open(self._blocks.pop(place))
+                found = self._entries[key]
+        return found
+
+    def _open(self, block: Block) -> None:
+        self._entries.update((entry.key, entry) for entry in block.entries())
+
+    def _of_rank(self, rank: int) -> Entry:
+        key = rank & _KEY_MASK
+        entry = self._entries.get(key) or self.find(key)
+        assert entry is not None, "a message that is free is in the queue"
+        return entry
 
     def change(self, settings: QueueSettings) -> None:
         """The queue has these settings; its order follows them."""
         is_reordered = settings.prioritized != self.settings.prioritized
         self.settings = settings
         if is_reordered:
-            free = [self.entries[rank & _KEY_MASK] for rank in self._free]
+            free = list(map(self._of_rank, self._free))
             self._free = Order(self.rank(entry) for entry in free)
 
     def rank(self, entry: Entry) -> int:
@@ -127,7 +96,7 @@ class Queue:
 
     def add(self, entries: list[Entry]) -> None:
         """The messages are in the queue, and free. Those already there stay as they are."""
-        known = self.entries
+        known = self._entries
         if len(entries) == 1:
             # The common case of one message in a branch: there is no order to be found in it.
             entry = entries[0]
@@ -144,6 +113,15 @@ class Queue:
             self.payload_bytes += entry.size
         self._free.update(map(self.rank, new))
 
+    def add_block(self, block: Block) -> None:
+        """The messages of the block, none of which was there before, are in the queue, and free."""
+        if self.settings.prioritized:
+            self.add(block.entries())
+            return
+        insort(self._blocks, block, key=_first_key)
+        self.payload_bytes += block.size
+        self._free.update(block.keys)
+
     def hold(self, entry: Entry, holder: object) -> None:
         """The message has a holder, and is not free."""
         if entry.holder is None:
@@ -158,12 +136,14 @@ class Queue:
 
     def restore(self, entries: list[Entry]) -> None:
         """Those of the messages that are in the queue are free."""
-        ours = [entry for entry in entries if self.entries.get(entry.key) is entry]
+        ours = [entry for entry in entries if self._entries.get(entry.key) is entry]
         self._free.update(map(self.rank, ours))
 
     def remove(self, key: int) -> Entry | None:
         """The message is gone."""
-        entry = self.entries.pop(key, None)
+        entry = self._entries.pop(key, None)
+        if entry is None and self._blocks and self.find(key) is not None:
+            entry = self._entries.pop(key)
         if entry is not None:
             self.payload_bytes -= entry.size
             if entry.holder is None:
@@ -172,23 +152,27 @@ class Queue:
 
     def hold_next(self, holder: object, count: int) -> list[Entry]:
         """The next free messages in order have a holder now."""
-        ranks = self._free.take_first(count)
-        entries = self.entries
-        held = [entries[rank & _KEY_MASK] for rank in ranks]
+        keys = [rank & _KEY_MASK for rank in self._free.take_first(count)]
+        entries = self._entries
+        if self._blocks:
+            for key in keys:
+                if key not in entries:
+                    self.find(key)
+        held = [entries[key] for key in keys]
         for entry in held:
             entry.holder = holder
         return held
 
     def free_in_order(self) -> Iterator[Entry]:
         """The free messages in the queue's order."""
-        return (self.entries[rank & _KEY_MASK] for rank in self._free)
+        return map(self._of_rank, self._free)
 
     def free_by_key(self, after: int) -> Iterator[Entry]:
         """The free messages in the order of keys, behind a key."""
         if not self.settings.prioritized:
-            return (self.entries[key] for key in self._free.behind(after))
+            return map(self._of_rank, self._free.behind(after))
         keys = sorted(rank & _KEY_MASK for rank in self._free)
-        return (self.entries[key] for key in keys if key > after)
+        return (self._of_rank(key) for key in keys if key > after)
 
     def info(self) -> QueueInfo:
         """What the queue holds."""
@@ -197,10 +181,14 @@ class Queue:
             name=self.name,
             settings=self.settings,
             visible=len(self._free),
-            locked=len(self.entries) - len(self._free),
+            locked=len(self) - len(self._free),
             payload_bytes=self.payload_bytes,
             oldest_us=0 if first is None else first.time_us,
         )
+
+
+def _first_key(block: Block) -> int:
+    return block.keys.start
 
 
 class Branch:
@@ -212,6 +200,7 @@ class Branch:
     """
 
     __slots__ = (
+        "blocks",
         "bundles",
         "cancelled",
         "has_cancelled",
@@ -234,6 +223,8 @@ class Branch:
         self.recovery = b""
         self.lsn = -1
         self.stored: dict[str, list[Entry]] = {}
+        # What it stored many at a time; these are not in `stored`.
+        self.blocks: dict[str, list[Block]] = {}
         self.taken: dict[str, list[Entry]] = {}
         self.marks: dict[str, int] = {}
         self.is_ending = False
@@ -253,7 +244,8 @@ class Branch:
     @property
     def is_read_only(self) -> bool:
         """Whether there is nothing to commit."""
-        return not any(self.stored.values()) and not any(self.taken.values()) and not self.marks
+        stored = self.blocks or any(self.stored.values())
+        return not stored and not any(self.taken.values()) and not self.marks
 
     def take(self, queue: str, entries: list[Entry]) -> None:
         """The branch holds these messages; some may be such as it stored itself."""
@@ -277,22 +269,32 @@ class Branch:
             return next(iter(self.stored.values()))
         return [entry for entries in self.to_add().values() for entry in entries]
 
+    def all_blocks(self) -> list[Block]:
+        """Its blocks, of all queues."""
+        return [block for blocks in self.blocks.values() for block in blocks]
+
+    def count_added(self) -> int:
+        """How many messages a commit adds."""
+        return len(self.added()) + sum(map(len, self.all_blocks()))
+
     def info(self) -> BranchInfo:
         """What can be told of the branch."""
         cancelled = sum(count for count, _ in self.cancelled.values())
+        blocked = sum(map(len, self.all_blocks()))
         return BranchInfo(
             branch=self.id,
             outcome=self.outcome,
             recovery=self.recovery,
-            stored=sum(map(len, self.stored.values())) + cancelled,
+            stored=sum(map(len, self.stored.values())) + blocked + cancelled,
             taken=sum(map(len, self.taken.values())) + cancelled,
         )
 
     def held(self, queue: str) -> tuple[int, int]:
         """How many messages it has stored in the queue, whether taken again or not; their bytes."""
         count, size = self.cancelled.get(queue, (0, 0))
-        entries = self.stored.get(queue, ())
-        return count + len(entries), size + sum(entry.size for entry in entries)
+        entries, blocks = self.stored.get(queue, ()), self.blocks.get(queue, ())
+        count += len(entries) + sum(map(len, blocks))
+        return count, size + sum(entry.size for entry in entries) + sum(b.size for b in blocks)
 
 
 class Consumer:
@@ -355,6 +357,11 @@ class Index:
             queue = self.queues.get(name)
             if queue is not None:
                 queue.add(entries)
+        for name, blocks in branch.blocks.items():
+            queue = self.queues.get(name)
+            for block in blocks if queue is not None else ():
+                assert queue is not None
+                queue.add_block(block)
         if branch.marks:
             for application, version in branch.marks.items():
                 self.raise_mark(application, version)
@@ -366,7 +373,7 @@ class Index:
         for name, entries in branch.taken.items():
             queue = self.queues.get(name)
             for entry in entries:
-                if queue is not None and entry.key in queue.entries:
+                if queue is not None and queue.find(entry.key) is not None:
                     queue.release(entry)
         self._end(branch, Outcome.ROLLED_BACK)
         return [entry for entries in branch.stored.values() for entry in entries]
@@ -415,7 +422,7 @@ class Index:
         consumer.reservations[number] = held
         table = self.queue(queue)
         for key in held:
-            entry = table.entries.get(key)
+            entry = table.find(key)
             if entry is not None:
                 table.hold(entry, (name, number))
 
@@ -442,8 +449,9 @@ class Index:
             return
         for keys in consumer.reservations.values():
             for key in keys:
-                if key in queue.entries:
-                    queue.release(queue.entries[key])
+                entry = queue.find(key)
+                if entry is not None:
+                    queue.release(entry)
 
 
 def is_selected(entry: Entry, selection: Selection) -> bool:

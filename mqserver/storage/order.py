@@ -1,8 +1,8 @@
 """Numbers in order: which messages of a queue are free, and which of them comes next.
 
 Pure. Numbers that are added are mostly the highest so far, and those taken are mostly the lowest;
-both cost the same however many there are, alone or a thousand at a time. Anything else is allowed,
-and costs a search.
+both cost the same however many there are, alone or a thousand at a time, and so do many that fit
+in between two others. Anything else is allowed, and costs a search.
 """
 
 from __future__ import annotations
@@ -53,16 +53,35 @@ class Order:
 
     def update(self, numbers: Iterable[int]) -> None:
         """All of the numbers are among them."""
-        new = sorted(set(numbers))
-        if new and (not self._highest or new[0] > self._highest[-1]):
-            for start in range(0, len(new), CHUNK):
-                piece = new[start : start + CHUNK]
-                self._chunks.append(piece)
-                self._highest.append(piece[-1])
+        # A range, as blocks have it, is in order already.
+        new = list(numbers) if isinstance(numbers, range) else sorted(set(numbers))
+        place = self._place_between(new[0], new[-1]) if new else None
+        if place is not None:
+            pieces = [new[start : start + CHUNK] for start in range(0, len(new), CHUNK)]
+            self._chunks[place:place] = pieces
+            self._highest[place:place] = [piece[-1] for piece in pieces]
             self._count += len(new)
         else:
             for number in new:
                 self.add(number)
+
+    def _place_between(self, first: int, last: int) -> int | None:
+        """Where chunks of numbers from `first` to `last` fit in; None where others lie between.
+
+        A chunk in which they would lie is cut in two.
+        """
+        if not self._highest or first > self._highest[-1]:
+            return len(self._chunks)
+        place = bisect_left(self._highest, first)
+        chunk = self._chunks[place]
+        position = bisect_left(chunk, first)
+        if chunk[position] <= last:
+            return None
+        if position:
+            self._chunks[place : place + 1] = [chunk[:position], chunk[position:]]
+            self._highest[place : place + 1] = [chunk[position - 1], chunk[-1]]
+            place += 1
+        return place
 
     def discard(self, number: int) -> None:
         """The number is not among them."""

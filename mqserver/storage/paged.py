@@ -12,6 +12,8 @@ one record says all it has done. So there is nothing to undo on disk, ever. What
    has the order of events. The monitor is free while a record is forced: that is group commit.
    What follows from a forced record is done, under the monitor, before the next thread that waits
    for the disk wakes up; so whoever forces with the monitor held does so by itself.
+
+It is long because what branches do and how they end rely on the same three rules, step by step.
 """
 
 from __future__ import annotations
@@ -33,17 +35,19 @@ from mqserver.storage.contract import (
     EVERYTHING,
     BranchInfo,
     Message,
+    MessageColumns,
     NewMessage,
     Outcome,
     Selection,
     Vote,
 )
 from mqserver.storage.disk import Disk
+from mqserver.storage.entries import IN_LOG, Block, Entry, place
 from mqserver.storage.format import RECORD_HEADER, RecordKind
-from mqserver.storage.index import IN_LOG, Branch, Entry
+from mqserver.storage.index import Branch
 from mqserver.storage.lock_manager import LockManager
 from mqserver.storage.paged_queues import PagedQueues, PagedSettings, Turns
-from mqserver.storage.records import pack_branch, pack_judgement, pack_plain, place
+from mqserver.storage.records import pack_block, pack_branch, pack_judgement, pack_plain
 
 __all__ = ["PagedSettings", "PagedStorage", "Turns"]
 
@@ -77,6 +81,12 @@ class PagedStorage(PagedQueues):
             if queue not in self._index.queues:
                 raise QueueNotFound(queue)
             keys = self._take_keys(len(messages))
+            if len(messages) >= self._settings.block_messages_min:
+                block = self._write_block(queue, keys, MessageColumns.of(messages))
+                if block is not None:
+                    actor.blocks.setdefault(queue, []).append(block)
+                    actor.has_pages = True
+                    return keys
             entries = [
                 Entry(key, len(m[0]), m[1], m[2], m[3], m[4], m[5], m[6], m[0])
                 for key, m in zip(keys, messages, strict=True)
@@ -100,6 +110,29 @@ class PagedStorage(PagedQueues):
         self._next_key = stop
         return range(first, stop)
 
+    def _write_block(self, queue: str, keys: range, messages: MessageColumns) -> Block | None:
+        """Many small messages are in pages together; None where they are few bytes, or large."""
+        sizes = list(map(len, messages.payloads))
+        if sum(sizes) < self._settings.block_bytes_min or max(sizes) > self._settings.large_bytes:
+            return None
+        columns, content, start = pack_block(queue, keys, sizes, messages)
+        first = self._payloads.write_block(queue, content, len(keys))
+        place = first * self._files.room + start
+        return Block(columns, sum(sizes), first, len(content), place)
+
+    def _open_blocks(self, actor: Branch, queue: str) -> None:
+        """What the branch stored there as blocks is as if it had been stored one by one.
+
+        It is about to take some of it, which no record could say of a block.
+        """
+        blocks = actor.blocks.get(queue, [])
+        entries = [entry for block in blocks for entry in block.entries()]
+        payloads = self._payloads.read(entries)
+        for entry in entries:
+            entry.run, entry.place, entry.payload = IN_LOG, 0, payloads[entry.key]
+        actor.stored[queue] = sorted(actor.stored.get(queue, []) + entries, key=attrgetter("key"))
+        self._payloads.drop_blocks(actor.blocks.pop(queue, ()), is_durable=True)
+
     def _write_large(self, queue: str, entries: list[Entry]) -> bool:
         """Payloads that are too large for the log are in pages; whether there are any."""
         large_bytes = self._settings.large_bytes
@@ -120,6 +153,8 @@ class PagedStorage(PagedQueues):
         with self._lock:
             actor = self._acting(branch)
             table = self._index.queue(queue)
+            if queue in actor.blocks:
+                self._open_blocks(actor, queue)
             own = [e for e in actor.stored.get(queue, ()) if e.holder is None]
             # Looked at first because to compare them field by field takes longer than the rest.
             is_next = selection is EVERYTHING or selection == EVERYTHING
@@ -148,6 +183,8 @@ class PagedStorage(PagedQueues):
         with self._lock:
             while True:
                 actor = self._acting(branch)
+                if queue in actor.blocks:
+                    self._open_blocks(actor, queue)
                 entries = [self._seen(actor, queue, key, keys) for key in keys]
                 # In the order of keys, so that two calls for the same messages form no circle.
                 blocked = min((e for e in entries if e.holder), key=attrgetter("key"), default=None)
@@ -162,7 +199,7 @@ class PagedStorage(PagedQueues):
             return messages
 
     def _seen(self, actor: Branch, queue: str, key: int, keys: Sequence[int]) -> Entry:
-        entry = self._index.queue(queue).entries.get(key)
+        entry = self._index.queue(queue).find(key)
         if entry is None:
             entry = next((e for e in actor.stored.get(queue, ()) if e.key == key), None)
         is_reserved = entry is not None and isinstance(entry.holder, tuple)
@@ -288,10 +325,11 @@ class PagedStorage(PagedQueues):
         added = actor.added()
         try:
             if actor.has_pages:
-                self._secure_pages(added)
+                self._secure_pages(added, bool(actor.blocks))
             body, start = pack_branch(actor)
             with self._lock:
-                actor.lsn = self._log.append(kind, body, may_use_spare=not added)
+                is_small = not added and not actor.blocks
+                actor.lsn = self._log.append(kind, body, may_use_spare=is_small)
                 place(added, actor.lsn + RECORD_HEADER.size + start, self._files.room)
                 return actor.lsn
         except BaseException:
@@ -300,9 +338,9 @@ class PagedStorage(PagedQueues):
                 self._ended(actor)
             raise
 
-    def _secure_pages(self, added: list[Entry]) -> None:
+    def _secure_pages(self, added: list[Entry], has_blocks: bool) -> None:
         """The pages are on disk, before the record that names them; others are not held up."""
-        if not any(entry.run != IN_LOG for entry in added):
+        if not has_blocks and not any(entry.run != IN_LOG for entry in added):
             return
         self._files.sync()
         if not self._payloads.have_digests(added):
@@ -349,6 +387,8 @@ class PagedStorage(PagedQueues):
                 payloads.keep(entries)
             payloads.note_stored(actor.lsn, queue, entries)
         payloads.note_committed(actor.bundles)
+        if actor.blocks:
+            payloads.note_committed([block.run for block in actor.all_blocks()])
         gone = self._index.complete(actor)
         if gone:
             payloads.drop(gone, is_durable)
@@ -369,6 +409,8 @@ class PagedStorage(PagedQueues):
     def _give_back(self, actor: Branch, is_durable: bool | None) -> None:
         """The branch has not happened; None for one of which nothing was on disk."""
         stored = self._index.undo(actor)
+        # Of what was never on disk the pages are free at once.
+        self._payloads.drop_blocks(actor.all_blocks(), is_durable is not False)
         kept = [entry for entry in stored if entry.holder is None]
         if is_durable is None:
             self._payloads.discard(stored)

@@ -24,9 +24,10 @@ from mqserver.storage.contract import (
     Selection,
 )
 from mqserver.storage.disk import Disk
+from mqserver.storage.entries import Entry
 from mqserver.storage.file_manager import FileManager
 from mqserver.storage.format import Control, RecordKind
-from mqserver.storage.index import Entry, Index, Queue, is_selected
+from mqserver.storage.index import Index, Queue, is_selected
 from mqserver.storage.log_manager import CONTROL_NAME, LogManager, refuse_lost_control
 from mqserver.storage.payloads import Payloads
 from mqserver.storage.records import pack_plain, pack_queue
@@ -40,6 +41,9 @@ class PagedSettings:
     page_bytes: int = 16 * 1024
     segment_blocks: int = 16 * 1024
     large_bytes: int = 16 * 1024
+    # So many messages, of so many bytes together, that one call stores are a block.
+    block_messages_min: int = 500
+    block_bytes_min: int = 256 * 1024
     cache_bytes: int = 128 * 1024 * 1024
     log_bytes_max: int = 64 * 1024 * 1024
     waiting_bytes_max: int = 64 * 1024 * 1024
@@ -144,7 +148,7 @@ class PagedQueues:
             queue = self._index.queue(name)
             consumers = [c.name for c in self._index.consumers.values() if c.queue == name]
             stored = [b for b in self._index.branches.values() if b.held(name)[0]]
-            if queue.entries or consumers or stored:
+            if len(queue) or consumers or stored:
                 raise QueueInUse(name, *consumers)
             lsn = self._log.append(RecordKind.QUEUE_DELETED, pack_plain(name))
             del self._index.queues[name]
@@ -171,7 +175,7 @@ class PagedQueues:
     def read(self, queue: str, key: int) -> Message | None:
         """See `Storage.read`."""
         with self._lock:
-            entry = self._shown.queue(queue).entries.get(key)
+            entry = self._shown.queue(queue).find(key)
             if entry is None or entry.holder is not None:
                 return None
             return self._payloads.messages([entry])[0]
@@ -222,7 +226,8 @@ class PagedQueues:
         """See `Storage.fetch`."""
         with self._lock:
             queue, keys = self._consumers.reservation(consumer, number)
-            return self._payloads.messages([queue.entries[key] for key in keys[start:stop]])
+            found = map(queue.find, keys[start:stop])
+            return self._payloads.messages([entry for entry in found if entry is not None])
 
     def finish(self, consumer: str, upto: int) -> None:
         """See `Storage.finish`."""

@@ -15,8 +15,9 @@ from typing import NamedTuple
 
 from mqserver.errors import Corruption
 from mqserver.storage.contract import Message
+from mqserver.storage.entries import IN_LOG, Block, Entry
 from mqserver.storage.file_manager import FileManager
-from mqserver.storage.index import IN_LOG, Entry, Index
+from mqserver.storage.index import Index
 from mqserver.storage.log_manager import LogManager
 from mqserver.storage.sums import Sum, Summing
 
@@ -84,6 +85,23 @@ class Payloads:
         entry.run, entry.place, entry.payload = first, first * self._files.room, None
         self.runs[first] = Run(queue, entry.size, 1, entry, sum=total)
 
+    def write_block(self, queue: str, content: bytes, count: int) -> int:
+        """So many messages are in a run that they share, its first page. See `write_large`."""
+        first = self._files.allocate(len(content))
+        try:
+            self._files.write(first, content, self._log.end_lsn)
+        except BaseException:
+            self._files.free(first, len(content))
+            raise
+        self.runs[first] = Run(queue, len(content), count, is_in_doubt=True)
+        return first
+
+    def drop_blocks(self, blocks: Iterable[Block], is_durable: bool) -> None:
+        """Their branch was rolled back, with a record that is on disk, or not yet."""
+        for block in blocks:
+            del self.runs[block.run]
+            self._free_run(block.run, block.run_bytes, is_durable)
+
     def have_digests(self, entries: list[Entry]) -> bool:
         """Whether digests are right where a checksum is needed; may wait, without the monitor."""
         runs = (self.runs[entry.run] for entry in entries if entry.run != IN_LOG)
@@ -150,10 +168,13 @@ class Payloads:
                 run.dead.update(keys)
             if run.live == 0:
                 del self.runs[first]
-                if is_durable and first not in self.in_checkpoint:
-                    self._files.free(first, run.size)
-                else:
-                    self.wait_with(first, run.size)
+                self._free_run(first, run.size, is_durable)
+
+    def _free_run(self, first: int, size: int, is_durable: bool) -> None:
+        if is_durable and first not in self.in_checkpoint:
+            self._files.free(first, size)
+        else:
+            self.wait_with(first, size)
 
     def wait_with(self, first: int, size: int) -> None:
         """The run is free once a checkpoint is on disk that does not refer to it."""
@@ -189,8 +210,8 @@ class Payloads:
             if stored.lsn > lsn:
                 behind.append(stored)
             elif stored.queue in index.queues:
-                known = index.queues[stored.queue].entries
-                live = [known[key] for key in stored.keys if key in known]
+                found = map(index.queues[stored.queue].find, stored.keys)
+                live = [entry for entry in found if entry is not None]
                 inside = [entry for entry in live if entry.run == IN_LOG]
                 # An empty payload at the end of its record stands where the next one begins.
                 before.setdefault(stored.queue, []).extend([e for e in inside if e.place <= lsn])

@@ -2,7 +2,8 @@
 
 Pure. Messages are written in columns, one list for each field; a column that holds nothing but its
 default is left out. Payloads stand behind the columns, one behind the other; those in pages of the
-data file are not among them, and have the first page of their run in the column `runs`.
+data file are not among them, and have the first page of their run in the column `runs`. A block is
+columns, too, and says once where all of its payloads are.
 """
 
 from __future__ import annotations
@@ -12,12 +13,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from mqserver.errors import Corruption
-from mqserver.storage.contract import BranchInfo, Outcome, QueueSettings
+from mqserver.storage.contract import BranchInfo, MessageColumns, Outcome, QueueSettings
+from mqserver.storage.entries import (
+    IN_LOG,
+    Block,
+    Columns,
+    Entry,
+    entries_in_run,
+    entries_of,
+    place,
+)
 from mqserver.storage.format import Record, pack_body, pack_with_start, unpack_body
-from mqserver.storage.index import IN_LOG, Branch, Consumer, Entry, Index, Queue
-
-Columns = tuple[Any, ...]
-
+from mqserver.storage.index import Branch, Consumer, Index, Queue
 
 # --- Messages ------------------------------------------------------------------------------------
 
@@ -64,39 +71,12 @@ def payloads_of(entries: list[Entry]) -> list[bytes]:
     return [entry.payload or b"" for entry in entries if entry.run == IN_LOG]
 
 
-def entries_of(columns: Columns) -> list[Entry]:
-    """The messages of these columns; where their payloads are is said by `place`."""
-    keys, sizes, digests, *optional, runs = columns
-    count = len(keys)
-    defaults = (0, 0, 0, "", ())
-    filled = [
-        column if column is not None else (default,) * count
-        for column, default in zip(optional, defaults, strict=True)
-    ]
-    entries = [Entry(*fields) for fields in zip(keys, sizes, digests, *filled, strict=True)]
-    if runs is not None:
-        for entry, run in zip(entries, runs, strict=True):
-            entry.run = run
-    return entries
-
-
-def place(entries: Iterable[Entry], start: int, room: int) -> int:
-    """The payloads stand one behind the other from `start` on, or in runs of their own; the end."""
-    for entry in entries:
-        if entry.run == IN_LOG:
-            entry.place = start
-            start += entry.size
-        else:
-            entry.place = entry.run * room
-    return start
-
-
 # --- Branches ------------------------------------------------------------------------------------
 
 
 def pack_branch(branch: Branch) -> tuple[bytes, int]:
     """The body that says all a branch has done, and where in it the payloads begin."""
-    stored = []
+    stored: list[tuple[object, ...]] = []
     payloads: list[bytes] = []
     for queue, entries in branch.to_add().items():
         if len(entries) == 1:
@@ -108,6 +88,10 @@ def pack_branch(branch: Branch) -> tuple[bytes, int]:
         elif entries:
             stored.append((queue, columns_of(entries)))
             payloads += payloads_of(entries)
+    for queue, blocks in branch.blocks.items():
+        stored += [
+            (queue, block.columns, (block.run, block.run_bytes, block.place)) for block in blocks
+        ]
     meta = (branch.id, branch.recovery, stored, *_all_but_stored(branch))
     return pack_with_start(meta, payloads)
 
@@ -140,6 +124,7 @@ class BranchRecord:
     branch: bytes
     recovery: bytes
     stored: list[tuple[str, list[Entry]]]
+    blocks: list[tuple[str, Block]]
     taken: list[tuple[str, list[int]]]
     marks: list[tuple[str, int]]
     cancelled: dict[str, tuple[int, int]]
@@ -160,13 +145,18 @@ def read_branch(record: Record, room: int) -> BranchRecord:
     """The branch of a COMMITTED or PREPARED record, with its messages placed."""
     meta, start = _unpack(record)
     branch, recovery, stored, taken, marks, cancelled = meta
-    found = [(queue, entries_of(columns)) for queue, columns in stored]
+    found = [(each[0], entries_of(each[1])) for each in stored if len(each) == 2]
+    blocks = [
+        (queue, Block(columns, sum(columns[1]), *where))
+        for queue, columns, where in (each for each in stored if len(each) > 2)
+    ]
     position = record.body_lsn + start
     for _, entries in found:
         position = place(entries, position, room)
     if position != record.body_lsn + len(record.body):
         raise Corruption(f"log record at LSN {record.lsn}: its payloads have another length")
-    return BranchRecord(branch, recovery, found, *_rest_of_branch(taken, marks, cancelled))
+    rest = _rest_of_branch(taken, marks, cancelled)
+    return BranchRecord(branch, recovery, found, blocks, *rest)
 
 
 def _rest_of_branch(taken: Any, marks: Any, cancelled: Any) -> tuple[Any, Any, Any]:
@@ -296,7 +286,7 @@ def pack_checkpoint(
     outcomes = [(branch, outcome.value) for branch, outcome in index.outcomes.items()]
     judged = [_info(info) for info in index.heuristics.values()]
     in_doubt = [
-        (b.id, b.recovery, _pack_runs(held), len(b.added()), *_all_but_stored(b))
+        (b.id, b.recovery, _pack_runs(held), b.count_added(), *_all_but_stored(b))
         for b, held in carried
     ]
     marks = list(index.marks.items())
@@ -334,6 +324,14 @@ def _carried(branch: bytes, recovery: bytes, runs: Any, count: int, *rest: Any) 
     return CarriedBranch(branch, recovery, _runs(runs), count, *_rest_of_branch(*rest))
 
 
+def pack_block(
+    queue: str, keys: range, sizes: list[int], messages: MessageColumns
+) -> tuple[Columns, bytes, int]:
+    """Messages that were stored together: columns, the content of a run, where payloads begin."""
+    columns = ([keys.start], sizes, messages.digests, *messages.headers(), None)
+    return columns, *pack_with_start((queue, columns), messages.payloads)
+
+
 def pack_bundle(queue: str, entries: list[Entry], payloads: list[bytes]) -> tuple[bytes, int]:
     """The content of a run that holds many small messages, and where their payloads begin."""
     bare = list(columns_of(entries))
@@ -346,12 +344,9 @@ def read_bundle(run: RunOnDisk, content: bytes, room: int) -> list[Entry]:
     (queue, columns), start = unpack_body(content, f"data, the bundle at page {run.first}")
     if queue != run.queue:
         raise Corruption(f"data: the bundle at page {run.first} belongs to another queue")
-    entries = entries_of(columns)
-    place(entries, run.first * room + start, room)
+    entries = entries_in_run(columns, run.first, run.first * room + start)
     dead = set(run.dead)
     found = [entry for entry in entries if entry.key not in dead]
-    for entry in found:
-        entry.run = run.first
     if len(found) + len(dead) != len(entries):
         raise Corruption(f"data: the bundle at page {run.first} lacks messages")
     return found

@@ -22,21 +22,20 @@ itself says of queues and consumers is newer than such records, so these change 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from operator import attrgetter
 
 from mqserver.errors import Corruption, WrongFormat
 from mqserver.storage.contract import OUTCOMES_KEPT, Outcome
+from mqserver.storage.entries import IN_LOG, Block, Entry, entries_of, place
 from mqserver.storage.file_manager import FileManager
 from mqserver.storage.format import Record, RecordKind
-from mqserver.storage.index import IN_LOG, Branch, Entry, Index, Queue
+from mqserver.storage.index import Branch, Index, Queue
 from mqserver.storage.log_manager import LogManager
 from mqserver.storage.payloads import Payloads, Run
 from mqserver.storage.records import (
     CarriedBranch,
     RunOnDisk,
-    entries_of,
-    place,
     read_branch,
     read_bundle,
     read_checkpoint,
@@ -63,6 +62,8 @@ class Recovery:
         self._payloads = payloads
         self._base: list[RunOnDisk] = []
         self._bundled: dict[int, list[int]] = {}
+        # The last block that a record has put into a run, and its queue.
+        self._blocks: dict[int, tuple[str, Block]] = {}
         self.index = Index(outcomes_kept)
         self.last_key = 0
         # Whether the record that is being done again came after the checkpoint.
@@ -188,6 +189,11 @@ class Recovery:
         for queue, entries in said.stored:
             branch.stored[queue] = entries
             self.last_key = max(self.last_key, entries[-1].key)
+        for queue, block in said.blocks:
+            branch.stored.setdefault(queue, []).extend(block.entries())
+            branch.bundles.append(block.run)
+            self._blocks[block.run] = queue, block
+            self.last_key = max(self.last_key, block.keys[-1])
         for queue, keys in said.taken:
             branch.taken[queue] = self._hold(queue, keys, branch.id)
         branch.marks.update(said.marks)
@@ -270,6 +276,13 @@ class Recovery:
                 known.size, known.entry = base.size, None
                 known.is_in_doubt = base.first in in_doubt
                 known.dead = set() if known.is_in_doubt else self._dead(base)
+        for first, (queue, block) in self._blocks.items():
+            known = runs.get(first)
+            # Another may be in its place by now, once all of its messages were gone.
+            if known is not None and known.entry is not None and known.entry.key in block.keys:
+                known.size, known.entry = block.run_bytes, None
+                known.is_in_doubt = first in in_doubt
+                known.dead = set() if known.is_in_doubt else self._gone(queue, block.keys)
         self._payloads.runs = runs
         self._payloads.in_checkpoint = {base.first for base in self._base}
         used = [(first, run.size) for first, run in runs.items()] + self._payloads.waiting
@@ -277,8 +290,11 @@ class Recovery:
 
     def _dead(self, base: RunOnDisk) -> set[int]:
         """The messages of a bundle that are gone: at the checkpoint, or since."""
-        live = self.index.queue(base.queue).entries
-        return set(base.dead).union(key for key in self._bundled[base.first] if key not in live)
+        return self._gone(base.queue, self._bundled[base.first]).union(base.dead)
+
+    def _gone(self, queue: str, keys: Iterable[int]) -> set[int]:
+        live = self.index.queue(queue).entries
+        return {key for key in keys if key not in live}
 
     def _note_stored(self) -> None:
         """What is in the log, in the order in which it is there."""

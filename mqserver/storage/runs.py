@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from mqserver.errors import Corruption, StorageError
 from mqserver.storage.disk import File
+from mqserver.storage.entries import Entry
 from mqserver.storage.file_manager import DATA_NAME
 from mqserver.storage.findings import RESTORE, Notes, told
 from mqserver.storage.format import (
@@ -22,7 +23,6 @@ from mqserver.storage.format import (
     is_undivided,
     pages_needed,
 )
-from mqserver.storage.index import Entry
 from mqserver.storage.records import RunOnDisk, read_bundle
 
 LOST = (

@@ -12,9 +12,9 @@ CALLS = f"{WORDS} idl.marshal idl.wire idl.call idl.access"
 WIRE = f"{CALLS} idl.dispatch idl.proxies idl.local idl.orb"
 LOG = "mqserver.storage.format mqserver.storage.disk mqserver.storage.log_manager"
 FILES = f"{LOG} mqserver.storage.segments mqserver.storage.file_manager mqserver.errors"
+INDEX = "mqserver.storage.index mqserver.storage.entries"
 SURVEY = (
-    "mqserver.storage.survey mqserver.storage.findings mqserver.storage.index "
-    f"mqserver.storage.contract {FILES}"
+    f"mqserver.storage.survey mqserver.storage.findings {INDEX} mqserver.storage.contract {FILES}"
 )
 LIVE = (
     "coordinator.live coordinator.ledger coordinator.protocol coordinator.outcomes "
@@ -320,37 +320,38 @@ LAYERS = {
                                         f"{SURVEY}",
     "mqserver.storage.contents":        "mqserver.storage.runs mqserver.storage.payloads "
                                         "mqserver.storage.records mqserver.storage.findings "
-                                        "mqserver.storage.index mqserver.storage.contract "
+                                        f"{INDEX} mqserver.storage.contract "
                                         f"{FILES}",
     "mqserver.storage.runs":            "mqserver.storage.records mqserver.storage.findings "
-                                        f"mqserver.storage.index {FILES}",
+                                        f"{INDEX} {FILES}",
     "mqserver.storage.survey":          "mqserver.storage.record_stream mqserver.storage.findings "
                                         f"{FILES}",
     "mqserver.storage.record_stream":   "mqserver.storage.findings mqserver.storage.format "
                                         "mqserver.errors",
     "mqserver.storage.paged":           "mqserver.storage.paged_queues mqserver.storage.payloads "
-                                        "mqserver.storage.records mqserver.storage.index "
+                                        f"mqserver.storage.records {INDEX} "
                                         "mqserver.storage.lock_manager "
                                         f"mqserver.storage.contract {FILES}",
     "mqserver.storage.paged_queues":    "mqserver.storage.checkpoint mqserver.storage.recovery "
                                         "mqserver.storage.consumers mqserver.storage.payloads "
-                                        "mqserver.storage.records mqserver.storage.index "
+                                        f"mqserver.storage.records {INDEX} "
                                         f"mqserver.storage.contract {FILES}",
-    "mqserver.storage.consumers":       "mqserver.storage.records mqserver.storage.index "
+    "mqserver.storage.consumers":       f"mqserver.storage.records {INDEX} "
                                         f"mqserver.storage.contract {FILES}",
     "mqserver.storage.checkpoint":      "mqserver.storage.payloads mqserver.storage.records "
-                                        "mqserver.storage.index mqserver.storage.contract "
+                                        f"{INDEX} mqserver.storage.contract "
                                         f"{FILES}",
     "mqserver.storage.recovery":        "mqserver.storage.payloads mqserver.storage.records "
-                                        "mqserver.storage.index mqserver.storage.contract "
+                                        f"{INDEX} mqserver.storage.contract "
                                         f"{FILES}",
-    "mqserver.storage.payloads":        "mqserver.storage.index mqserver.storage.contract "
+    "mqserver.storage.payloads":        f"{INDEX} mqserver.storage.contract "
                                         f"mqserver.storage.sums {FILES}",
     "mqserver.storage.sums":            "",
-    "mqserver.storage.records":         "mqserver.storage.index mqserver.storage.contract "
+    "mqserver.storage.records":         f"{INDEX} mqserver.storage.contract "
                                         "mqserver.storage.format mqserver.errors",
-    "mqserver.storage.index":           "mqserver.storage.contract mqserver.storage.order "
-                                        "mqserver.errors",
+    "mqserver.storage.index":           "mqserver.storage.entries mqserver.storage.contract "
+                                        "mqserver.storage.order mqserver.errors",
+    "mqserver.storage.entries":         "mqserver.storage.contract",
     "mqserver.storage.order":           "",
     "mqserver.storage.sql*":            "mqserver.storage.sql* mqserver.storage.contract "
                                         "mqserver.errors",

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from mqserver.storage.contract import EVERYTHING, Message, Outcome
+from mqserver.storage.entries import IN_LOG, Entry
 from mqserver.storage.format import CONTENT_BYTES, is_segment_name
-from mqserver.storage.index import IN_LOG, Entry
 from mqserver.storage.paged import PagedStorage
 from mqserver.storage.segments import SPARES_MAX
 from tests.crash.recording_disk import RecordingDisk
@@ -111,6 +111,9 @@ def _held_in(storage: PagedStorage, name: bytes) -> tuple[object, ...]:
     stored: list[tuple[str, Message]] = []
     for queue, entries in branch.stored.items():
         stored += ((queue, each) for each in storage._payloads.messages(entries))
+    for queue, blocks in branch.blocks.items():
+        entries = [entry for block in blocks for entry in block.entries()]
+        stored += ((queue, each) for each in storage._payloads.messages(entries))
     taken: list[tuple[str, Message]] = []
     for queue, entries in branch.taken.items():
         taken += ((queue, each) for each in storage._payloads.messages(entries))
@@ -157,6 +160,8 @@ def _entries(storage: PagedStorage) -> list[Entry]:
     for branch in index.branches.values():
         for entries in branch.stored.values():
             found += entries
+        for block in branch.all_blocks():
+            found += block.entries()
     return found
 
 

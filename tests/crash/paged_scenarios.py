@@ -82,6 +82,38 @@ def _large_puts(work: Work) -> None:
     work.get("q", 2)
 
 
+def _blocks(work: Work) -> None:
+    """Many messages that one call stores share a run from the beginning."""
+    work.do("create_queue", "q", PLAIN)
+    work.do("create_queue", "p", URGENT)
+    work.put("q", *(message(f"block {number}", 90) for number in range(5)))
+    mixed, doubtful, undone = work.branch(), work.branch(), work.branch()
+    work.do("store", mixed, "q", [message("alone", 60)])
+    work.do("store", mixed, "p", [message(f"p{n}", 80, priority=n) for n in range(4)])
+    work.do("store", mixed, "q", [message(f"m{number}", 100) for number in range(4)])
+    work.do("take", mixed, "q", EVERYTHING, 7)
+    work.do("commit_one_phase", mixed)
+    for branch in (doubtful, undone):
+        work.do("store", branch, "q", [message(branch.decode(), 110)] * 4)
+        work.do("store", branch, "q", [message("more", 150)] * 4)
+        work.do("prepare", branch, b"r")
+    work.do("rollback", undone)
+    work.put("q", message("over it?", 900))
+    work.do("checkpoint")
+    work.do("commit", doubtful)
+    work.get("q", 3)
+    work.get("q", 12)
+    # In the pages of what is gone, while the log still tells of that.
+    work.put("q", *(message(f"again {number}", 130) for number in range(6)))
+    work.put("q", message("large", 1000))
+    never = work.branch()
+    work.do("store", never, "q", [message("never", 200)] * 4)
+    work.do("rollback", never)
+    work.reopen()
+    work.do("checkpoint")
+    work.get("q", 2)
+
+
 def _mixed_branches(work: Work) -> None:
     work.do("create_queue", "a", PLAIN)
     work.do("create_queue", "b", URGENT)
@@ -411,6 +443,7 @@ SCENARIOS: dict[str, Callable[[Work], None]] = {
     "creation": _creation,
     "small_puts": _small_puts,
     "large_puts": _large_puts,
+    "blocks": _blocks,
     "mixed_branches": _mixed_branches,
     "lazy_ends": _lazy_ends,
     "prepare_and_decide": _prepare_and_decide,

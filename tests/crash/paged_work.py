@@ -42,6 +42,8 @@ TINY = replace(
     SMALL,
     page_bytes=512,
     segment_blocks=8,
+    block_messages_min=4,
+    block_bytes_min=300,
     cache_bytes=300,
     log_bytes_max=9_000,
     waiting_bytes_max=6_000,

@@ -7,8 +7,9 @@ from typing import Any
 
 from mqserver.storage import checkpoint
 from mqserver.storage.checkpoint import Checkpoint, Checkpoints
+from mqserver.storage.entries import Entry
 from mqserver.storage.format import RecordKind
-from mqserver.storage.index import Branch, Entry, Index
+from mqserver.storage.index import Branch, Index
 from mqserver.storage.log_manager import LogManager
 from mqserver.storage.paged import PagedStorage
 from mqserver.storage.payloads import Payloads, Stored

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from mqserver.storage.contract import Outcome
+from mqserver.storage.entries import Entry
 from mqserver.storage.file_manager import FileManager
 from mqserver.storage.format import Control, RecordKind
-from mqserver.storage.index import Branch, Entry
+from mqserver.storage.index import Branch
 from mqserver.storage.log_manager import LogManager
 from mqserver.storage.paged import PagedStorage
 from mqserver.storage.payloads import Payloads, Stored

@@ -468,15 +468,17 @@ def test_the_golden_store_of_version_2_has_its_large_payloads() -> None:
     assert storage.take(b"t", "orders", EVERYTHING, 4)[3].payload == bytes(5000)
 
 
-# --- The golden file of version 3: a checkpoint that carries branches in doubt
+# --- The golden file of version 3: a checkpoint that carries branches in doubt, and blocks
 
 
 def test_the_golden_store_of_version_3_has_its_branches_in_doubt() -> None:
     storage = PagedStorage(RecordingDisk(golden_image(3)), lambda: bytes(16), time.monotonic)
     found = storage.browse("orders", EVERYTHING, 0, 10)
-    assert [message.payload for message in found] == [b"decided 1", b"decided 2"]
+    together = [b"together %d" % number for number in range(4)]
+    assert [message.payload for message in found] == [b"decided 1", b"decided 2", *together]
     assert storage.outcome(b"given up") is Outcome.ROLLED_BACK
-    [prepared] = storage.branches()
+    block, prepared = storage.branches()
+    assert block == BranchInfo(b"doubtful block", Outcome.PREPARED, b"ask", 5, 0)
     told = BranchInfo(b"in doubt", Outcome.PREPARED, b"ask the coordinator", 3, 1)
     assert prepared == told
     assert storage.mark("ledger") == 0
@@ -484,3 +486,8 @@ def test_the_golden_store_of_version_3_has_its_branches_in_doubt() -> None:
     assert storage.mark("ledger") == 8
     payloads = [message.payload for message in storage.browse("orders", EVERYTHING, 0, 3)]
     assert payloads == [b"small", b"large ".ljust(1500, b"."), b"small too"]
+    storage.commit(block.branch)
+    last = storage.browse("orders", EVERYTHING, 0, 20)[-1]
+    assert last == Message(
+        last.key, b"in doubt together 4", last.digest, 0, 0, 1_700_000_000_000_000, "till 4"
+    )

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from mqserver.errors import QueueNotFound
 from mqserver.storage.contract import BranchInfo, Outcome, QueueSettings, Selection
-from mqserver.storage.index import PRIORITY_MAX, Branch, Entry, Index, Queue, is_selected
+from mqserver.storage.entries import Entry
+from mqserver.storage.index import PRIORITY_MAX, Branch, Index, Queue, is_selected
 
 PRIORITIZED = QueueSettings(prioritized=True)
 

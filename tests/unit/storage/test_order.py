@@ -16,6 +16,7 @@ STEPS = st.lists(
         st.tuples(st.just("discard"), NUMBERS),
         st.tuples(st.just("take_first"), st.integers(0, 12)),
         st.tuples(st.just("update"), st.lists(NUMBERS, max_size=12)),
+        st.tuples(st.just("update"), st.builds(lambda n, c: range(n, n + c), NUMBERS, NUMBERS)),
     ),
     max_size=40,
 )
@@ -34,7 +35,7 @@ def test_it_is_a_sorted_set(steps: list[tuple[str, object]], after: int) -> None
                 assert answer == first
                 model.difference_update(first)
             elif name == "update":
-                assert isinstance(argument, list)
+                assert isinstance(argument, list | range)
                 model.update(argument)
             else:
                 getattr(model, name)(argument)

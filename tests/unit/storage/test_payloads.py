@@ -8,9 +8,10 @@ import pytest
 
 from mqserver.errors import Corruption, StorageFull
 from mqserver.storage.contract import QueueSettings
+from mqserver.storage.entries import Entry
 from mqserver.storage.file_manager import DATA_NAME, FileManager
 from mqserver.storage.format import RECORD_HEADER, Control, RecordKind
-from mqserver.storage.index import Entry, Index, Queue
+from mqserver.storage.index import Index, Queue
 from mqserver.storage.log_manager import LogManager
 from mqserver.storage.payloads import GAP_BYTES_MAX, SPAN_BYTES_MAX, Payloads, Stored
 from tests.crash.faults import Fault, since

@@ -11,19 +11,18 @@ from hypothesis import strategies as st
 
 from mqserver.errors import Corruption
 from mqserver.storage.contract import BranchInfo, Outcome, QueueSettings
+from mqserver.storage.entries import IN_LOG, Entry, entries_of, place
 from mqserver.storage.format import Record, RecordKind, pack_body
-from mqserver.storage.index import IN_LOG, Branch, Consumer, Entry, Index, Queue
+from mqserver.storage.index import Branch, Consumer, Index, Queue
 from mqserver.storage.records import (
     RunOnDisk,
     columns_of,
-    entries_of,
     pack_branch,
     pack_bundle,
     pack_checkpoint,
     pack_judgement,
     pack_plain,
     pack_queue,
-    place,
     read_branch,
     read_bundle,
     read_checkpoint,

@@ -7,10 +7,10 @@ import zlib
 import pytest
 
 from mqserver.storage.disk import File
+from mqserver.storage.entries import Entry
 from mqserver.storage.file_manager import DATA_NAME
 from mqserver.storage.findings import Finding, Notes, Severity
 from mqserver.storage.format import PAGE_HEADER, Control, encode_pages, encode_undivided
-from mqserver.storage.index import Entry
 from mqserver.storage.records import pack_bundle
 from mqserver.storage.runs import Holding, RunCheck
 from tests.crash.recording_disk import RecordingDisk
