@@ -56,7 +56,7 @@ _FILL = "INSERT INTO queue (payload) SELECT %s FROM generate_series(1, %s)"
 
 def comparisons(setting: Setting) -> list[Comparison]:
     """What this benchmark compares."""
-    absent = _why_absent()
+    absent = why_no_postgres()
     titles = {True: "a row and a put", False: "a get and a row"}
     if absent:
         return [Comparison(title, (), "", skipped=absent) for title in titles.values()]
@@ -67,7 +67,7 @@ def comparisons(setting: Setting) -> list[Comparison]:
 
 
 def _compared(title: str, folder: Path, is_put: bool) -> Comparison:
-    server = _Server()
+    server = PostgresServer()
     return Comparison(
         title=title,
         subjects=(
@@ -89,7 +89,7 @@ def _compared(title: str, folder: Path, is_put: bool) -> Comparison:
 # --- PostgreSQL ----------------------------------------------------------------------------------
 
 
-def _why_absent() -> str:
+def why_no_postgres() -> str:
     """Why there can be no PostgreSQL here; empty when there can."""
     if any(Path("/usr/lib/postgresql").glob("*/bin/initdb")):
         return ""
@@ -98,13 +98,14 @@ def _why_absent() -> str:
 
 
 @dataclass
-class _Server:
+class PostgresServer:
     """One PostgreSQL for the subjects of a comparison, as long as one of them needs it."""
 
     users: int = 0
     names: Any = field(default_factory=itertools.count)
 
     def start(self) -> None:
+        """It runs, from the first user on."""
         self.users += 1
         if self.users > 1:
             return
@@ -123,6 +124,7 @@ class _Server:
             raise RuntimeError(f"{_SCRIPT} could not start PostgreSQL")
 
     def stop(self) -> None:
+        """It is gone with its last user."""
         self.users -= 1
         if self.users == 0:
             # It stops and removes everything when its input ends.
@@ -146,7 +148,7 @@ class _Server:
 @dataclass
 class _Ours:
     name: str
-    server: _Server
+    server: PostgresServer
     folder: Path
     is_put: bool
     markable: bool | None
@@ -199,7 +201,7 @@ def _address(process: ServerProcess) -> str:
 
 @dataclass
 class _ByHand:
-    server: _Server
+    server: PostgresServer
     is_put: bool
     name: str = BY_HAND
 
@@ -227,7 +229,7 @@ class _ByHand:
 
 @dataclass
 class _OneCommit:
-    server: _Server
+    server: PostgresServer
     is_put: bool
     name: str = ONE_COMMIT
 

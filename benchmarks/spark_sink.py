@@ -3,20 +3,24 @@
     noop              Spark's floor: rows are made and nothing is done with them
     thrown away       an Arrow writer in Python that counts: the limit of Spark's Python sinks
     parquet           files, by Spark's own writer
+    PostgreSQL COPY   `foreachPartition` with psycopg: fast, and rows come twice when a task fails
     OnceMQ            one transaction: rows are forced to disk, and committed in two phases
 
-Rows have 100 bytes and come from memory. Node and coordinator are processes of their own on the
-loopback interface, and share the machine with Spark. Before a write, the queue is emptied of what
-the one before has put.
+Rows have 100 bytes and come from memory. The servers are processes of their own on the loopback
+interface, and share the machine with Spark. Each write has a new queue or table, so that nobody's
+cleaning up is measured.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psycopg
+from psycopg import sql
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
@@ -26,6 +30,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 import oncemq
+from benchmarks.databases import PostgresServer, why_no_postgres
 from benchmarks.measure import Bar, Comparison, Setting
 from benchmarks.orb import ServerProcess
 from clients.spark.datasource import OnceMQDataSource
@@ -40,28 +45,36 @@ RATIO_MAX = 2.5
 NOOP = "noop"
 THROWN = "thrown away"
 PARQUET = "parquet"
+COPIED = "PostgreSQL COPY"
 OURS = "OnceMQ"
 
 
 def comparisons(setting: Setting) -> list[Comparison]:
     """What this benchmark compares."""
-    world = World(setting.scratch / "spark-sink")
-    subjects = (
+    has_postgres = not why_no_postgres()
+    world = World(setting.scratch / "spark-sink", has_postgres)
+    subjects = [
         Writing(world, NOOP, World.write_noop),
         Writing(world, THROWN, World.throw_away),
         Writing(world, PARQUET, World.write_parquet),
         Writing(world, OURS, World.write_ours),
-    )
+    ]
+    bars = [Bar(OURS, THROWN, RATIO_MAX)]
+    if has_postgres:
+        subjects.append(Writing(world, COPIED, World.copy))
+        bars.append(Bar(OURS, COPIED, 1.0))
     title = f"{ROWS:,} rows of 100 bytes written by Spark"
-    return [Comparison(title, subjects, THROWN, (Bar(OURS, THROWN, RATIO_MAX),), calls=1)]
+    return [Comparison(title, tuple(subjects), THROWN, tuple(bars), calls=1)]
 
 
 class World:
     """A Spark session with rows in memory, a node and a coordinator, shared by the subjects."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, has_postgres: bool) -> None:
         self._folder = folder
         self._users = 0
+        self._postgres = PostgresServer() if has_postgres else None
+        self._numbers = itertools.count(1)
 
     def enter(self) -> None:
         """It is there."""
@@ -79,6 +92,9 @@ class World:
         self._servers.append(ServerProcess("mqserver", "--data", data, *known, *quiet))
         self._url = f"mq://{_address(self._servers[1])}"
         self._mq = oncemq.connect(self._url)
+        if self._postgres is not None:
+            self._postgres.start()
+            self._dsn = self._postgres.database()
         log = self._folder / "spark.log"
         self._spark: Any = session("benchmark", master="local[2]", log=log)
         for kind in (OnceMQDataSource, ThrowingAway):
@@ -96,6 +112,8 @@ class World:
             self._spark.stop()
             for server in self._servers:
                 server.stop()
+            if self._postgres is not None:
+                self._postgres.stop()
 
     def enter_thread(self) -> None:
         """Spark finds our data source from threads other than the main one, too."""
@@ -118,12 +136,18 @@ class World:
 
     def write_ours(self) -> None:
         """Into a queue that is empty."""
-        if len(self._mq.queue(QUEUE)):
-            self._mq.admin().purgeQueue(QUEUE)
+        queue = f"{QUEUE}-{next(self._numbers)}"
         writer = self._frame.write.format("oncemq").option("url", self._url)
-        writer.option("queue", QUEUE).mode("append").save()
-        found = len(self._mq.queue(QUEUE))
+        writer.option("queue", queue).mode("append").save()
+        found = len(self._mq.queue(queue))
         assert found == ROWS, f"{found} of {ROWS} rows are there"
+
+    def copy(self) -> None:
+        """Into a table that is empty."""
+        table = f"{QUEUE}_{next(self._numbers)}"
+        with psycopg.connect(self._dsn, autocommit=True) as database:
+            database.execute(sql.SQL("CREATE TABLE {} (value bytea)").format(sql.Identifier(table)))
+        self._frame.foreachPartition(Copying(self._dsn, table))
 
 
 @dataclass
@@ -150,6 +174,21 @@ class Writing:
 
 def _address(process: ServerProcess) -> str:
     return process.announced.rpartition(" ")[2]
+
+
+@dataclass(frozen=True)
+class Copying:
+    """Writes the rows of a task into a table, in a transaction of the task's own."""
+
+    dsn: str
+    table: str
+
+    def __call__(self, rows: Iterable[Any]) -> None:
+        command = sql.SQL("COPY {} FROM STDIN (FORMAT BINARY)").format(sql.Identifier(self.table))
+        with psycopg.connect(self.dsn) as database, database.cursor().copy(command) as copy:
+            copy.set_types(["bytea"])
+            for row in rows:
+                copy.write_row((bytes(row.value),))
 
 
 # --- The limit of Spark's Python sinks -----------------------------------------------------------

@@ -14,6 +14,7 @@ import functools
 import reprlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Protocol
 
 from idl import straight, system
@@ -297,10 +298,16 @@ def _sequence_codec(element: IdlType) -> Codec:
     if write_element is None or read_element is None:
         return Codec(None, None)
     read_column = _column_reader(element)
+    has_numbers_only = _is_of_numbers(element)
 
     def write(values: Any, references: References) -> Any:
         if len(values) == 1:
             return (write_element(values[0], references),)
+        if has_numbers_only and len(values) >= COLUMN_MIN:
+            # Times of messages are often the very same object, which is written once.
+            distinct = {id(value): value for value in values}
+            written = {name: write_element(each, references) for name, each in distinct.items()}
+            return tuple([written[id(value)] for value in values])
         return tuple([write_element(value, references) for value in values])
 
     def read(plain: Any, references: References) -> Any:
@@ -315,17 +322,24 @@ def _sequence_codec(element: IdlType) -> Codec:
     return Codec(write, read)
 
 
+def _is_of_numbers(element: IdlType) -> bool:
+    """Whether it is a structure that has integers, and nothing else."""
+    if not isinstance(element, Structure):
+        return False
+    fields = fields_of(element.python)
+    return bool(fields) and all(isinstance(idl_type, Integer) for _, idl_type in fields)
+
+
 def _column_reader(element: IdlType) -> Callable[[tuple[Any, ...]], tuple[Any, ...] | None]:
     """Reads many structures of numbers at once; None where the long way has to say what is wrong.
 
-    Each number is checked as the structure itself would, only all of a field together.
+    Each number is checked as the structure itself would, only all of a field together. Values that
+    are equal become one: they are never changed.
     """
-    if not isinstance(element, Structure):
+    if not isinstance(element, Structure) or not _is_of_numbers(element):
         return lambda plain: None
     new, python = object.__new__, element.python
     fields = fields_of(python)
-    if not fields or not all(isinstance(idl_type, Integer) for _, idl_type in fields):
-        return lambda plain: None
     checks = [SequenceOf(idl_type).check for _, idl_type in fields]
     setters = [getattr(python, name).__set__ for name, _ in fields]
     own_check = own_check_of(python)
@@ -333,6 +347,15 @@ def _column_reader(element: IdlType) -> Callable[[tuple[Any, ...]], tuple[Any, .
     def read(plain: tuple[Any, ...]) -> tuple[Any, ...] | None:
         if set(map(type, plain)) != {tuple} or set(map(len, plain)) != {len(fields)}:
             return None
+        # What is equal to a number need not be one, so this is looked at before what is equal.
+        if set(map(type, chain.from_iterable(plain))) != {int}:
+            return None
+        distinct = set(plain)
+        if 2 * len(distinct) <= len(plain):
+            parts = tuple(distinct)
+            few = read(parts)
+            made_of = None if few is None else dict(zip(parts, few, strict=True))
+            return None if made_of is None else tuple([made_of[part] for part in plain])
         columns = list(zip(*plain, strict=True))
         try:
             for check, column in zip(checks, columns, strict=True):

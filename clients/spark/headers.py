@@ -6,7 +6,7 @@ and texts are looked at here, since whoever wrote the column should hear of it a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -29,7 +29,7 @@ from pyspark.sql.types import (
 from clients import structs
 from clients.messages import NUMBER_MAX, SENDER_LENGTH_MAX
 from clients.spark.errors import PayloadError, SchemaError
-from idl.mq import USEC_PER_SEC, mqAttribute, mqTaken
+from idl.mq import USEC_PER_SEC, mqAttribute, mqTaken, mqTimestamp
 
 _ATTRIBUTE = StructType([StructField("name", StringType()), StructField("value", StringType())])
 HEADERS = StructType(
@@ -195,16 +195,24 @@ def read_header(name: str, kind: pa.DataType, taken: mqTaken) -> pa.Array:
     messages, count = taken.messages, len(taken.messages.payloads)
     if name == "key":
         return pa.array(taken.keys, kind)
-    if name == "priority":
-        return pa.array(messages.priorities or [0] * count, kind)
-    if name == "group":
-        return pa.array(messages.groups or [0] * count, kind)
-    if name == "sender":
-        return pa.array(messages.senders or [""] * count, kind)
     if name == "time":
-        times = [each.mq_sec * USEC_PER_SEC + each.mq_usec for each in messages.times]
-        return pa.array(times, pa.int64()).cast(kind) if times else pa.nulls(count, kind)
-    return _attributes_read(messages.attribs or ((),) * count, kind)
+        return _times_read(messages.times, kind) if messages.times else pa.nulls(count, kind)
+    if name == "attributes":
+        return _attributes_read(messages.attribs or ((),) * count, kind)
+    column, default = {
+        "priority": (messages.priorities, 0),
+        "group": (messages.groups, 0),
+        "sender": (messages.senders, ""),
+    }[name]
+    # A column that is left out has the default for all.
+    return pa.array(column, kind) if column else pa.repeat(pa.scalar(default, kind), count)
+
+
+def _times_read(times: Sequence[mqTimestamp], kind: pa.DataType) -> pa.Array:
+    # Messages that were put together have the same time, and it is the same object.
+    known = {id(each): each for each in times}
+    told = {name: each.mq_sec * USEC_PER_SEC + each.mq_usec for name, each in known.items()}
+    return pa.array([told[id(each)] for each in times], pa.int64()).cast(kind)
 
 
 def _attributes_read(rows: structs.Attribs, kind: pa.DataType) -> pa.Array:

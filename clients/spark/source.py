@@ -39,7 +39,7 @@ from idl.proxies import started
 
 # Messages in one call; an answer ends sooner where they are large. With more of them the node's
 # collector of garbage comes by in the middle of each call, and looks at all that the node holds.
-AT_ONCE = 2000
+AT_ONCE = 5000
 # A frozen list is kept by the node; what is longer is several of them, each in a branch of its own.
 LIST_MESSAGES_MAX = 50_000
 EVERYTHING = mqSelection(0, 0, ())

@@ -16,6 +16,7 @@ from mqserver.errors import QueueExists, QueueInUse
 from mqserver.storage.checkpoint import Checkpoints
 from mqserver.storage.consumers import Consumers
 from mqserver.storage.contract import (
+    EVERYTHING,
     OUTCOMES_KEPT,
     ConsumerInfo,
     Message,
@@ -183,8 +184,9 @@ class PagedQueues:
     def browse(self, queue: str, selection: Selection, after: int, limit: int) -> list[Message]:
         """See `Storage.browse`."""
         with self._lock:
-            entries = self._shown.queue(queue).free_by_key(after)
-            found = (entry for entry in entries if self._is_selected(entry, selection))
+            found = self._shown.queue(queue).free_by_key(after)
+            if selection != EVERYTHING:
+                found = (entry for entry in found if self._is_selected(entry, selection))
             return self._payloads.messages(list(islice(found, limit)))
 
     def mark(self, application: str) -> int:

@@ -267,7 +267,7 @@ def _spans(entries: list[Entry]) -> list[list[Entry]]:
     spans: list[list[Entry]] = []
     end = start = run = -2
     # An empty payload stands where the next one begins, and comes before it.
-    for entry in sorted(entries, key=lambda entry: (entry.run, entry.place, entry.size)):
+    for entry in sorted(entries, key=attrgetter("run", "place", "size")):
         is_near = entry.run == run and entry.place - end <= GAP_BYTES_MAX
         if is_near and entry.place + entry.size - start <= SPAN_BYTES_MAX:
             spans[-1].append(entry)

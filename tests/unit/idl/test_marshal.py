@@ -39,6 +39,9 @@ def test_many_structures_are_read_as_if_one_by_one() -> None:
         (0, 2**32),
         (0, USEC_PER_SEC),
         (True, 0),
+        # Equal to all the others, and not the same.
+        (True, 1),
+        (1.0, 1),
         (0.0, 0),
         ("0", 0),
         (0,),
@@ -53,6 +56,15 @@ def test_one_wrong_structure_among_many_is_refused_as_it_would_be_alone(wrong: A
     with pytest.raises(InvalidValue) as among_many:
         read((*[(1, 1)] * MANY, wrong))
     assert str(among_many.value) == str(alone.value)
+
+
+def test_structures_that_are_equal_are_read_and_written_as_one() -> None:
+    plain = ((5, 6),) * MANY + ((7, 8),)
+    times = read(plain)
+    assert times == tuple(mqTimestamp(*each) for each in plain)
+    assert len(set(map(id, times))) == 2
+    assert TIMES.write is not None
+    assert TIMES.write(times, NoReferences()) == plain
 
 
 @pytest.mark.parametrize("wrong", ["a\0b", "longer than five", "\ud800", 5, None])

@@ -6,7 +6,13 @@ import pytest
 
 from mqserver.arrivals import Arrival, WatchedStorage
 from mqserver.errors import BranchEnded, QueueNotFound
-from mqserver.storage.contract import EVERYTHING, NewMessage, Outcome, QueueSettings
+from mqserver.storage.contract import (
+    EVERYTHING,
+    MessageColumns,
+    NewMessage,
+    Outcome,
+    QueueSettings,
+)
 from mqserver.storage.memory import MemoryStorage
 
 B, C = b"branch-b", b"branch-c"
@@ -44,6 +50,16 @@ def test_what_a_branch_stored_is_told_after_its_commit_with_keys_and_groups(
     watched.storage.commit_one_phase(B)
     assert watched.heard == [Arrival("q", tuple(keys), (3, 0))]
     assert watched.ends == [(B, Outcome.COMMITTED)]
+
+
+@pytest.mark.parametrize("groups", [(4,), (4, 5, 6)])
+def test_messages_in_columns_are_told_with_their_groups(
+    watched: Watched, groups: tuple[int, ...]
+) -> None:
+    keys = watched.storage.store(B, "q", MessageColumns([b"x"] * 3, [0] * 3, groups=groups))
+    watched.storage.commit_one_phase(B)
+    told = groups if len(groups) == 3 else groups * 3
+    assert watched.heard == [Arrival("q", tuple(keys), told)]
 
 
 def test_each_queue_of_a_branch_is_told_of(watched: Watched) -> None:

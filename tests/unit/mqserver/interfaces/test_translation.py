@@ -9,8 +9,16 @@ from idl.cos import Status
 from idl.mapping import UserException, operations_of
 from idl.mq import Mq_Admin, Mq_Fifo, Mq_Node, Mq_Standard, mqBatch, mqSelection
 from mqserver import errors
-from mqserver.interfaces.translation import new_messages, selection_of, taken_of, told
-from mqserver.storage.contract import EVERYTHING, Message, Outcome
+from mqserver.interfaces.translation import (
+    COLUMNS_MIN,
+    key_texts,
+    new_messages,
+    selection_of,
+    taken_of,
+    told,
+)
+from mqserver.queues import key_text
+from mqserver.storage.contract import EVERYTHING, Message, MessageColumns, Outcome
 from mqserver.transactions.requests import ended
 from tests.unit.mqserver.node_world import batch
 
@@ -106,6 +114,32 @@ def test_messages_go_in_and_out_unchanged() -> None:
     kept = [Message(key, *each) for key, each in enumerate(new, 1)]
     assert taken_of(kept).messages == whole
     assert taken_of([]).keys == ()
+
+
+def test_many_messages_stay_in_columns_and_are_the_same() -> None:
+    payloads = [b"%d" % number for number in range(COLUMNS_MIN)]
+    plain = batch(*payloads)
+    new = new_messages(plain, 7, "sender", 100)
+    assert isinstance(new, MessageColumns)
+    assert list(new) == [new_messages(batch(each), 7, "sender", 100)[0] for each in payloads]
+    assert new[3] == list(new)[3]
+    assert new[2:4] == list(new)[2:4]
+
+
+def test_the_first_wrong_message_of_many_is_named() -> None:
+    whole = batch(*[b"%d" % number for number in range(COLUMNS_MIN)])
+    digests = (*whole.digests[:5], 0, *whole.digests[6:])
+    spoilt = mqBatch(whole.payloads, digests, (), (), (), (), ())
+    with pytest.raises(mq.DigestMismatch) as refused:
+        new_messages(spoilt, 0, "", 100, position=10)
+    assert refused.value.args == mq.DigestMismatch(15).args
+    with pytest.raises(errors.LimitExceeded):
+        new_messages(whole, 0, "", 1)
+
+
+@pytest.mark.parametrize("keys", [range(0), range(5, 6), range(998, 3002), range(7, 20, 2)])
+def test_keys_of_a_range_are_written_like_any_others(keys: range) -> None:
+    assert key_texts(keys) == tuple(key_text(key) for key in keys)
 
 
 def test_a_selection_of_nothing_in_particular_is_everything() -> None:
