@@ -62,6 +62,8 @@ MUTANTS = [
     Mutant(planted_syncs.close_without_a_force, "crash", "closing"),
     Mutant(planted_syncs.no_sync_of_the_data, "crash", "large_puts"),
     Mutant(planted_order.a_record_before_its_pages, "crash", "large_puts"),
+    Mutant(planted_order.a_record_before_its_blocks, "crash", "blocks"),
+    Mutant(planted_order.free_blocks_before_the_rollback_is_on_disk, "crash", "blocks"),
     Mutant(planted_syncs.no_sync_of_the_control_record, "crash", "small_puts"),
     Mutant(planted_syncs.no_sync_of_the_first_control_record, "crash", "creation"),
     Mutant(planted_syncs.no_sync_of_a_new_segment, "crash", "creation"),

@@ -266,7 +266,16 @@ def _segments(work: Work) -> None:
             work.get("q", 3)
         if number % 6 == 5:
             work.do("checkpoint")
-    work.put("q", message("m", 560), *(message(f"long {number}", 590) for number in range(8)))
+    long = [message(f"long {number}", 590) for number in range(8)]
+    _put_into_the_log(work, "q", [message("m", 560), *long])
+
+
+def _put_into_the_log(work: Work, queue: str, messages: list[NewMessage]) -> None:
+    """In calls of so few messages that they are no block."""
+    branch = work.branch()
+    for start in range(0, len(messages), 2):
+        work.do("store", branch, queue, messages[start : start + 2])
+    work.do("commit_one_phase", branch)
 
 
 def _moving(work: Work) -> None:
@@ -357,7 +366,7 @@ def _interleaved(work: Work) -> None:
 def _reused_pages(work: Work) -> None:
     """Pages that a checkpoint saw are not given out before the next one."""
     work.do("create_queue", "q", PLAIN)
-    work.put("q", *(message(f"bundled {number}", 200) for number in range(4)))
+    _put_into_the_log(work, "q", [message(f"bundled {number}", 200) for number in range(4)])
     for _ in range(8):
         work.put("q", message("filler", 560))
     work.do("checkpoint")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from mqserver.storage import checkpoint
 from mqserver.storage.checkpoint import Checkpoint, Checkpoints
-from mqserver.storage.entries import Entry
+from mqserver.storage.entries import Block, Entry
 from mqserver.storage.format import RecordKind
 from mqserver.storage.index import Branch, Index
 from mqserver.storage.log_manager import LogManager
@@ -181,3 +181,23 @@ def a_record_before_its_pages(patch: Patch) -> None:
 
     right_append = PagedStorage._append_branch
     patch.setattr(PagedStorage, "_append_branch", append_branch)
+
+
+def a_record_before_its_blocks(patch: Patch) -> None:
+    """A record is forced before its blocks."""
+    right = PagedStorage._secure_pages
+
+    def secure_pages(self: PagedStorage, added: list[Entry], has_blocks: bool) -> None:
+        right(self, added, has_blocks=False)
+
+    patch.setattr(PagedStorage, "_secure_pages", secure_pages)
+
+
+def free_blocks_before_the_rollback_is_on_disk(patch: Patch) -> None:
+    """Pages of a block are free before the rollback of its branch is on disk."""
+    right = Payloads.drop_blocks
+
+    def drop_blocks(self: Payloads, blocks: Iterable[Block], is_durable: bool) -> None:
+        right(self, blocks, is_durable=True)
+
+    patch.setattr(Payloads, "drop_blocks", drop_blocks)
