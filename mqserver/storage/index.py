@@ -49,6 +49,8 @@ class Queue:
         # By their keys, which never overlap.
         self._blocks: list[Block] = []
         self._free = Order()
+        # The keys of those that are free, where their order is another one.
+        self._free_keys = Order() if settings.prioritized else None
 
     def __len__(self) -> int:
         return len(self._entries) + sum(map(len, self._blocks))
@@ -87,6 +89,8 @@ class Queue:
         if is_reordered:
             free = list(map(self._of_rank, self._free))
             self._free = Order(self.rank(entry) for entry in free)
+            keys = Order(entry.key for entry in free)
+            self._free_keys = keys if settings.prioritized else None
 
     def rank(self, entry: Entry) -> int:
         """Where the message stands in the order, as one number."""
@@ -104,14 +108,14 @@ class Queue:
                 entry.holder = None
                 known[entry.key] = entry
                 self.payload_bytes += entry.size
-                self._free.add(self.rank(entry))
+                self._set_free(entry)
             return
         new = [entry for entry in entries if entry.key not in known]
         for entry in new:
             entry.holder = None
             known[entry.key] = entry
             self.payload_bytes += entry.size
-        self._free.update(map(self.rank, new))
+        self._set_all_free(new)
 
     def add_block(self, block: Block) -> None:
         """The messages of the block, none of which was there before, are in the queue, and free."""
@@ -125,19 +129,19 @@ class Queue:
     def hold(self, entry: Entry, holder: object) -> None:
         """The message has a holder, and is not free."""
         if entry.holder is None:
-            self._free.discard(self.rank(entry))
+            self._set_held(entry)
         entry.holder = holder
 
     def release(self, entry: Entry) -> None:
         """The message is free again, at its old place."""
         if entry.holder is not None:
             entry.holder = None
-            self._free.add(self.rank(entry))
+            self._set_free(entry)
 
     def restore(self, entries: list[Entry]) -> None:
         """Those of the messages that are in the queue are free."""
         ours = [entry for entry in entries if self._entries.get(entry.key) is entry]
-        self._free.update(map(self.rank, ours))
+        self._set_all_free(ours)
 
     def remove(self, key: int) -> Entry | None:
         """The message is gone."""
@@ -147,8 +151,23 @@ class Queue:
         if entry is not None:
             self.payload_bytes -= entry.size
             if entry.holder is None:
-                self._free.discard(self.rank(entry))
+                self._set_held(entry)
         return entry
+
+    def _set_free(self, entry: Entry) -> None:
+        self._free.add(self.rank(entry))
+        if self._free_keys is not None:
+            self._free_keys.add(entry.key)
+
+    def _set_all_free(self, entries: list[Entry]) -> None:
+        self._free.update(map(self.rank, entries))
+        if self._free_keys is not None:
+            self._free_keys.update([entry.key for entry in entries])
+
+    def _set_held(self, entry: Entry) -> None:
+        self._free.discard(self.rank(entry))
+        if self._free_keys is not None:
+            self._free_keys.discard(entry.key)
 
     def hold_next(self, holder: object, count: int) -> list[Entry]:
         """The next free messages in order have a holder now."""
@@ -159,6 +178,9 @@ class Queue:
                 if key not in entries:
                     self.find(key)
         held = [entries[key] for key in keys]
+        if self._free_keys is not None:
+            for key in keys:
+                self._free_keys.discard(key)
         for entry in held:
             entry.holder = holder
         return held
@@ -169,10 +191,8 @@ class Queue:
 
     def free_by_key(self, after: int) -> Iterator[Entry]:
         """The free messages in the order of keys, behind a key."""
-        if not self.settings.prioritized:
-            return map(self._of_rank, self._free.behind(after))
-        keys = sorted(rank & _KEY_MASK for rank in self._free)
-        return (self._of_rank(key) for key in keys if key > after)
+        keys = self._free if self._free_keys is None else self._free_keys
+        return map(self._of_rank, keys.behind(after))
 
     def info(self) -> QueueInfo:
         """What the queue holds."""

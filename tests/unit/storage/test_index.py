@@ -62,6 +62,22 @@ def test_the_order_is_that_of_keys_or_of_priorities(messages: list[tuple[int, in
     assert _keys(queue) == sorted(expected)
 
 
+def test_a_prioritized_queue_knows_the_keys_of_its_free_messages() -> None:
+    queue = Queue("q", PRIORITIZED)
+    queue.add([_entry(key, priority=key % 3) for key in range(1, 8)])
+    queue.add([_entry(8, priority=9)])
+    assert [entry.key for entry in queue.hold_next(b"b", 2)] == [8, 2]
+    queue.remove(4)
+    held = queue.find(5)
+    assert held is not None
+    queue.hold(held, b"c")
+    assert [entry.key for entry in queue.free_by_key(0)] == [1, 3, 6, 7]
+    queue.release(held)
+    queue.restore([queue.entries[2]])
+    assert [entry.key for entry in queue.free_by_key(1)] == [2, 3, 5, 6, 7]
+    assert sorted(_keys(queue)) == [1, 2, 3, 5, 6, 7]
+
+
 def test_a_message_that_is_released_is_back_at_its_place(index: Index) -> None:
     queue = index.queues["q"]
     held = queue.hold_next(b"b", 3)
