@@ -188,7 +188,7 @@ class Copying:
         with psycopg.connect(self.dsn) as database, database.cursor().copy(command) as copy:
             copy.set_types(["bytea"])
             for row in rows:
-                copy.write_row((bytes(row.value),))
+                copy.write_row((bytes(row[0]),))
 
 
 # --- The limit of Spark's Python sinks -----------------------------------------------------------
