@@ -117,7 +117,7 @@ class CoordinationServant:
             sessions = (self._held(session).number,) if session else ()
             if key.version:
                 return self._begin_or_join(sessions, Key(key.application, key.version), timeout)
-            begun = self._transactions.begin(caller(), timeout, sessions)
+            begun = self._transactions.begin(caller(), timeout, sessions, is_shared=True)
             return mqBegun(Status.ACTIVE, otid_of(begun.gtrid), False)
 
     def _begin_or_join(self, sessions: tuple[int, ...], wanted: Key, timeout: int) -> mqBegun:
@@ -133,7 +133,7 @@ class CoordinationServant:
         if found is not None:
             # It is being ended, and which way is not known yet.
             raise system.TRANSIENT("a transaction with this key is being ended; ask again")
-        begun = self._transactions.begin(caller(), timeout, sessions, wanted)
+        begun = self._transactions.begin(caller(), timeout, sessions, wanted, is_shared=True)
         return mqBegun(Status.ACTIVE, otid_of(begun.gtrid), False)
 
     def getVersion(self, application: str) -> int:

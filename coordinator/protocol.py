@@ -64,7 +64,7 @@ class Transaction(NamedTuple):
     is_nested: bool = False
     # It has a key, by which a repeated one is known; so its commit is always written.
     is_keyed: bool = False
-    # A client has named it, and will ask by that name: so its commit is never left to another.
+    # Clients ask for it by its name, also after a restart: so its commit is never left to another.
     is_leased: bool = False
     # The only participant decides, by committing in one phase.
     is_delegated: bool = False

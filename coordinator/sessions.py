@@ -11,6 +11,7 @@ one that is over, and from one that was never issued here:
     of an earlier incarnation, or an ended session      over: committed if the ledger says so
     of an earlier incarnation, and given by itself      lost: the same, but nothing said is nothing
                                                         known: its only participant may have decided
+    the same, for clients to share                      over: no participant ever decides about it
     of a living session, and decided                    what was decided
     of a living session, and not decided                undecided
 
@@ -33,8 +34,11 @@ from idl.otids import (
     decode_gtrid,
     is_issued,
     is_of_block,
+    is_of_coordinator,
+    is_shared,
     issue,
     prefix_of,
+    shared_secret,
 )
 
 SESSIONS_MAX = 10_000
@@ -162,14 +166,22 @@ class Sessions:
         self._holders[first] = session, secret
         return first, secret
 
-    def issue(self) -> bytes:
-        """A name for a transaction that the coordinator itself begins."""
+    def issue(self, is_shared: bool = False) -> bytes:
+        """A name for a transaction that the coordinator itself begins.
+
+        `is_shared`: only decisions end it, so that after a restart what has none is rolled back.
+        """
         number = next(self._own, None)
         if number is None:
             first, self._own_secret = self._take_block(_OWN)
             self._own = iter(range(first, first + BLOCK_NUMBERS))
             number = next(self._own)
-        return issue(self.prefix, self._own_secret, number)
+        secret = shared_secret(self._own_secret) if is_shared else self._own_secret
+        return issue(self.prefix, secret, number)
+
+    def is_own(self, gtrid: bytes) -> bool:
+        """Whether the coordinator has given the name, and no session remembers how it ended."""
+        return is_of_coordinator(gtrid)
 
     def standing(self, gtrid: bytes) -> Standing:
         """What the name is, as far as it can be told from names."""
@@ -185,9 +197,13 @@ class Sessions:
             return _STANDINGS[block[offset]], session
         name = decode_gtrid(gtrid)
         known = self._incarnations.get(name.incarnation)
-        if name.identity != self._identity or known is None or not is_issued(name, known):
+        if name.identity != self._identity or known is None:
             return Standing.FOREIGN, None
-        is_own = name.number // BLOCK_NUMBERS % 2 == _OWN
+        is_own = is_of_coordinator(gtrid)
+        if is_own and is_shared(name, known):
+            return Standing.OVER, None
+        if not is_issued(name, known):
+            return Standing.FOREIGN, None
         is_lost = is_own and name.incarnation != self.incarnation
         return Standing.LOST if is_lost else Standing.OVER, None
 

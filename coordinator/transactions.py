@@ -144,15 +144,21 @@ class Transactions:
         sessions: Iterable[int] = (),
         key: Key | None = None,
         parent: Live | None = None,
+        is_shared: bool = False,
     ) -> Live:
-        """A transaction of the coordinator's own naming; 0 is no limit of time."""
+        """A transaction of the coordinator's own naming; 0 is no limit of time.
+
+        `is_shared`: clients know it by its name, and may ask for its outcome after a restart.
+        """
         self._check_usable()
         with self.lock:
             longest = self.settings.timeout_s_max
             limit = min(timeout_s or longest, longest)
             key = key or Key()
-            state = Transaction(is_nested=parent is not None, is_keyed=key.version > 0)
-            gtrid = self.sessions.issue()
+            state = Transaction(
+                is_nested=parent is not None, is_keyed=key.version > 0, is_leased=is_shared
+            )
+            gtrid = self.sessions.issue(is_shared)
             live = self._add(gtrid, owner, self.tasks.now() + limit, set(sessions), key, state)
             live.parent = parent
             return live
@@ -416,7 +422,7 @@ class Transactions:
         status = live.state.status
         is_decided = live.gtrid in self._log.ledger.decisions
         # What was committed without a decision must not pass for rolled back.
-        if status is Status.COMMITTED and (is_decided or not live.state.is_leased):
+        if status is Status.COMMITTED and (is_decided or self.sessions.is_own(live.gtrid)):
             self._note(self._log.end, live.gtrid)
         with self.lock:
             if self._live.pop(live.gtrid, None) is not None:

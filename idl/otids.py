@@ -89,6 +89,14 @@ def block_secret(incarnation_secret: bytes, number: int) -> bytes:
     return _keyed(incarnation_secret, _NUMBER.pack(first), SECRET_BYTES)
 
 
+def shared_secret(secret: bytes) -> bytes:
+    """What makes, in the block with this secret, the names of transactions that only decisions end.
+
+    Clients share them by their names, and none of their commits is left to a participant.
+    """
+    return _keyed(secret, b"shared", SECRET_BYTES)
+
+
 def issue(prefix: bytes, secret: bytes, number: int) -> bytes:
     """The name with this number, made with the secret of its block."""
     named = prefix + _NUMBER.pack(number)
@@ -98,6 +106,12 @@ def issue(prefix: bytes, secret: bytes, number: int) -> bytes:
 def is_issued(gtrid: Gtrid, incarnation_secret: bytes) -> bool:
     """Whether the name was made with the secret of its block."""
     return is_of_block(gtrid.encoded(), block_secret(incarnation_secret, gtrid.number))
+
+
+def is_shared(gtrid: Gtrid, incarnation_secret: bytes) -> bool:
+    """Whether it is the name of a transaction that only decisions end."""
+    secret = shared_secret(block_secret(incarnation_secret, gtrid.number))
+    return is_of_block(gtrid.encoded(), secret)
 
 
 def is_of_block(gtrid: bytes, secret: bytes) -> bool:

@@ -29,9 +29,6 @@ _LOST = (
     "Connection reset",
     "Broken pipe",
 )
-# What a coordinator says that was restarted of a transaction that it had not decided. A batch gets
-# its messages in the transaction itself, so that trying again is safe whatever became of it.
-_FORGOTTEN = "its only participant may have committed it"
 _SPARK_IS_GONE = ("SparkContext was shut down", "SparkContext has been shut", "Py4JNetworkError")
 
 
@@ -45,11 +42,9 @@ def told_by(raised: BaseException) -> tuple[str, str]:
 
 def is_passing(raised: BaseException) -> bool:
     """Whether the same batch may succeed when it is tried again, without any change."""
-    name, words = told_by(raised)
-    if _FORGOTTEN in words:
-        return True
     if isinstance(raised, OnceMQError):
         return raised.retryable or isinstance(raised, OutcomeUnknown)
+    name, words = told_by(raised)
     if name:
         kind = _kinds(OnceMQError).get(name, OnceMQError)
         if kind is RolledBack:

@@ -156,6 +156,23 @@ def test_a_job_runs_in_any_thread(spark: Any, server: World, orders: str) -> Non
     server.check_exact(out, ORDERS)
 
 
+def test_a_job_that_a_restarted_coordinator_forgot_may_be_tried_again(
+    spark: Any, server: World, orders: str
+) -> None:
+    out = server.new_queue()
+
+    def run() -> None:
+        with begun(spark, server) as job:
+            job.write(job.read(orders).select("value"), out)
+            server.coordinator.kill()
+            server.start_again()
+
+    with pytest.raises(oncemq.RolledBack) as told:
+        run()
+    assert told.value.retryable
+    assert server.payloads(out) == []
+
+
 def test_micro_batches_are_skipped_when_they_come_again(spark: Any, server: World) -> None:
     out, other = server.new_queue(), server.new_queue()
     calls: list[int] = []

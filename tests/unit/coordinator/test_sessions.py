@@ -240,6 +240,14 @@ def test_a_name_that_the_coordinator_gave_itself_is_lost_with_its_incarnation() 
     assert _made(2).standing(name) is Standing.LOST
 
 
+def test_a_name_that_clients_share_is_over_with_its_incarnation() -> None:
+    earlier = _made(1)
+    names = [earlier.issue(is_shared=bool(number % 2)) for number in range(4)]
+    assert {earlier.standing(name) for name in names} == {Standing.OVER}
+    later = [_made(2).standing(name) for name in names]
+    assert later == [Standing.LOST, Standing.OVER, Standing.LOST, Standing.OVER]
+
+
 def test_a_name_of_an_incarnation_that_the_log_does_not_know_is_foreign() -> None:
     later = _made(2)
     name = _named(later, later.lease(later.open("alice", 0.0), 0))

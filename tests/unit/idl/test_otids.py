@@ -25,11 +25,13 @@ from idl.otids import (
     check_branch,
     decode_gtrid,
     is_issued,
+    is_shared,
     issue,
     member_name,
     otid_of,
     parse_shown,
     prefix_of,
+    shared_secret,
     show,
     split_member,
     split_otid,
@@ -78,6 +80,17 @@ def test_the_first_and_the_last_number_of_a_block_share_its_secret() -> None:
     assert secrets[1] == secrets[2]
     assert len(set(secrets)) == 3
     assert {len(secret) for secret in secrets} == {SECRET_BYTES}
+
+
+def test_names_that_clients_share_are_told_from_all_others() -> None:
+    secret = block_secret(SECRET, BLOCK_NUMBERS)
+    shared = decode_gtrid(issue(PREFIX, shared_secret(secret), BLOCK_NUMBERS))
+    other = decode_gtrid(issue(PREFIX, secret, BLOCK_NUMBERS))
+    assert is_shared(shared, SECRET)
+    assert not is_issued(shared, SECRET)
+    assert is_issued(other, SECRET)
+    assert not is_shared(other, SECRET)
+    assert not is_shared(shared._replace(number=BLOCK_NUMBERS + 1), SECRET)
 
 
 def test_a_secret_of_one_block_makes_no_name_of_another() -> None:

@@ -23,11 +23,6 @@ org.apache.spark.api.python.PythonException: Traceback (most recent call last):
         (errors.RolledBack("the node restarted"), True, "the node restarted"),
         (errors.RolledBack("the row is wrong", retryable=False), False, "the row is wrong"),
         (errors.OutcomeUnknown(b"\1" * 32), True, "whether it was committed is not known"),
-        (
-            errors.RolledBack("its only participant may have committed it", retryable=False),
-            True,
-            "its only participant",
-        ),
         (errors.NotAllowed("not you"), False, "not you"),
         (
             ValueError(IN_A_TASK.format(raised="clients.errors.ConnectionLost: n1 is away")),
