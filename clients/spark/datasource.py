@@ -46,21 +46,20 @@ class OnceMQDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """See `sink.py`. A transaction is begun here."""
-        from clients.spark.sink import QueueWriter, refuse_overwrite
+        from clients.spark.overwriting import check_overwriting
+        from clients.spark.sink import QueueWriter
 
         options = read_options(self.options, Role.SINK)
-        if overwrite:
-            refuse_overwrite('.mode("overwrite")')
+        check_overwriting(options, overwrite)
         return QueueWriter(schema, options)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """See `stream_sink.py`. Asked for twice in each batch, so that nothing is begun here."""
-        from clients.spark.sink import refuse_overwrite
-        from clients.spark.stream_sink import QueueStreamWriter
+        from clients.spark.stream_sink import QueueStreamWriter, refuse_complete
 
         options = read_options(self.options, Role.STREAM_SINK)
         if overwrite:
-            refuse_overwrite('.outputMode("complete")')
+            refuse_complete()
         return QueueStreamWriter(schema, options)
 
     def _reading(self) -> Role:

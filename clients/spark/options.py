@@ -51,6 +51,7 @@ class Options:
     txn_app_id: str = ""
     txn_version: int | None = None
     transaction_timeout: int = 3600
+    overwrite: bool = False
     transaction: str = ""
     list_name: str = ""
     consumer: str = ""
@@ -216,6 +217,12 @@ OPTIONS = (
         _whole(1, 2**31 - 1),
         _WRITES,
         "After how many seconds a transaction that nobody finishes is rolled back.",
+    ),
+    Option(
+        "overwrite",
+        _FLAG,
+        (Role.SINK,),
+        'Whether .mode("overwrite") may remove what is in the queue; without it that is refused.',
     ),
     # Reading.
     Option("group", _SHORT, _READS, "Only messages of this group; 0 for all."),

@@ -26,9 +26,11 @@ from clients.errors import OnceMQError
 from clients.spark.attempts import Attempt, Vote, branch_name
 from clients.spark.errors import OptionError
 from clients.spark.options import Options
+from clients.spark.overwriting import take_out
 from clients.spark.rows import Encoder, encoder_for
 from clients.spark.sharing import (
     CommittedByAnother,
+    PreparedBranch,
     begin_alone,
     connection_of,
     decide,
@@ -83,7 +85,10 @@ class QueueWriter(DataSourceArrowWriter):
         if self._is_skipped:
             return
         try:
-            commit_votes(connection_of(self._options), self._gtrid, votes)
+            connection, queue = connection_of(self._options), self._options.queue
+            is_overwriting = self._options.overwrite
+            removed = take_out(connection, self._gtrid, queue) if is_overwriting else ()
+            commit_votes(connection, self._gtrid, votes, removed)
         except CommittedByAnother as other:
             if not self._options.txn_app_id:
                 raise
@@ -110,14 +115,6 @@ def settled(options: Options, connection: Connection) -> Options:
     """The options with the addresses found here, since another process may find others."""
     coordinator = str(connection.deciding().address)
     return replace(options, url=f"mq://{connection.node().address}", coordinator=coordinator)
-
-
-def refuse_overwrite(how: str) -> None:
-    """Raises: a queue has no state that a write could replace."""
-    raise OptionError(
-        f"{how} would remove what is in the queue, also what others wait for: OnceMQ only adds "
-        'messages. Write with .mode("append"); `oncemq queue purge` empties a queue'
-    )
 
 
 def put_rows(
@@ -149,9 +146,18 @@ def votes_of(messages: Iterable[WriterCommitMessage | None]) -> list[Vote]:
     return [each for each in messages if isinstance(each, Vote) and each.gtrid]
 
 
-def commit_votes(connection: Connection, gtrid: bytes, votes: Iterable[Vote]) -> None:
-    """Exactly these votes are committed, and whoever looks into the queue finds their rows."""
+def commit_votes(
+    connection: Connection,
+    gtrid: bytes,
+    votes: Iterable[Vote],
+    removed: Iterable[PreparedBranch] = (),
+) -> None:
+    """Exactly these votes are committed, and whoever looks into the queue finds their rows.
+
+    `removed` are the branches that take out what was there before.
+    """
     branches = [branch for vote in votes for branch in vote.branches]
+    branches += removed
     decide(connection, gtrid, branches)
     wait_until_there(connection, gtrid, branches)
 

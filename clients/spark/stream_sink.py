@@ -19,6 +19,7 @@ from pyspark.sql.types import StructType
 
 from clients.errors import OnceMQError, RolledBack
 from clients.spark.attempts import Vote
+from clients.spark.errors import OptionError
 from clients.spark.options import Options
 from clients.spark.rows import encoder_for
 from clients.spark.sharing import (
@@ -89,6 +90,14 @@ class QueueStreamWriter(DataSourceStreamArrowWriter):
         """What was voted for is rolled back; without votes, the batch's next attempt joins it."""
         for gtrid in {vote.gtrid for vote in votes_of(messages)}:
             give_up_quietly(self._options, gtrid)
+
+
+def refuse_complete() -> None:
+    """Raises: each batch would have to take back what those before it have put."""
+    raise OptionError(
+        '.outputMode("complete") would remove what is in the queue with each batch, also what '
+        'others wait for: a stream only adds messages. Write with .outputMode("append") or "update"'
+    )
 
 
 def running_batch() -> tuple[str, int]:

@@ -25,6 +25,8 @@ from pyspark.sql.types import StructType
 from clients.spark.attempts import Vote
 from clients.spark.datasource import OnceMQDataSource
 from clients.spark.options import Role, read_options
+from clients.spark.overwriting import take_out
+from clients.spark.sharing import connection_of
 from clients.spark.sink import QueueWriter
 from clients.spark.stream_sink import QueueStreamWriter
 
@@ -40,10 +42,19 @@ ALL_TASKS_FAIL = "all-tasks-fail"
 # The committer raises, without having committed or after it.
 COMMIT_FAILS = "commit-fails"
 ANSWER_IS_LOST = "answer-is-lost"
+# The committer raises when everything has voted, also what an overwrite takes out.
+DECISION_FAILS = "decision-fails"
 # Tasks stop in the middle of their rows until the test lets them go on.
 TASKS_WAIT = "tasks-wait"
+# In one attempt, whichever comes there first: the Java process above it is killed.
+EXECUTOR_IS_KILLED = "executor-is-killed"
+EXECUTOR_IS_KILLED_AFTER_VOTE = "executor-is-killed-after-its-vote"
+# The first attempt of the first task stops in its middle until the test lets it go on, and then
+# puts the rows that it had put before once more.
+ONE_LAGS = "one-lags"
 
 WAIT_S = 30.0
+LAG_S = 120.0
 
 
 class Injected(Exception):
@@ -69,6 +80,14 @@ class Faults:
     def is_planned(self, fault: str) -> bool:
         """Whether this is to happen."""
         return (Path(self.folder) / fault).exists()
+
+    def is_first_to(self, fault: str) -> bool:
+        """Whether this is to happen, and to whoever asks now: nobody else is told so."""
+        try:
+            (Path(self.folder) / fault).unlink()
+        except FileNotFoundError:
+            return False
+        return True
 
     def tell(self, event: str) -> None:
         """The event is written down."""
@@ -97,10 +116,32 @@ class Faults:
         is_first = context.attemptNumber() == 0
         self.tell(f"attempt {context.partitionId()}.{context.attemptNumber()}")
         self.tell(f"python {sys.executable}")
+        is_lagging = is_first and context.partitionId() == 0 and self.is_planned(ONE_LAGS)
         for number, batch in enumerate(rows):
             yield batch
-            if number == 0:
+            if number == 0 and is_lagging:
+                self.tell("lagging")
+                self._wait_while_planned(ONE_LAGS, LAG_S)
+                yield batch
+            elif number == 0:
                 self._in_the_middle(is_first)
+
+    def kill_executor(self) -> None:
+        """The Java process that this one works for is gone; this one does not know it yet."""
+        daemon = Path("/proc") / str(os.getppid())
+        [executor] = [
+            int(line.split()[1])
+            for line in (daemon / "status").read_text().splitlines()
+            if line.startswith("PPid:")
+        ]
+        assert (Path("/proc") / str(executor) / "comm").read_text().strip() == "java"
+        self.tell("an executor is killed")
+        os.kill(executor, signal.SIGKILL)
+
+    def _wait_while_planned(self, fault: str, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while self.is_planned(fault) and time.monotonic() < deadline:
+            time.sleep(0.02)
 
     def _in_the_middle(self, is_first: bool) -> None:
         if self.is_planned(ALL_TASKS_FAIL):
@@ -111,9 +152,9 @@ class Faults:
             os.kill(os.getpid(), signal.SIGKILL)
         if is_first and self.is_planned(TASKS_WAIT):
             self.tell("waiting")
-            deadline = time.monotonic() + WAIT_S
-            while self.is_planned(TASKS_WAIT) and time.monotonic() < deadline:
-                time.sleep(0.02)
+            self._wait_while_planned(TASKS_WAIT, WAIT_S)
+        if self.is_first_to(EXECUTOR_IS_KILLED):
+            self.kill_executor()
 
     def voted(self, vote: Vote) -> Vote:
         """The vote of a task, unless something goes wrong after it was made."""
@@ -124,6 +165,8 @@ class Faults:
             raise Injected("the first vote is lost")
         if context.partitionId() == 1 and self.is_planned(ONE_TASK_FAILS):
             raise Injected("one task fails")
+        if self.is_first_to(EXECUTOR_IS_KILLED_AFTER_VOTE):
+            self.kill_executor()
         return vote
 
 
@@ -141,6 +184,11 @@ class FaultyWriter(QueueWriter):
         self._faults.tell("commit")
         if self._faults.is_planned(COMMIT_FAILS):
             raise Injected("the commit fails")
+        if self._faults.is_planned(DECISION_FAILS):
+            connection, queue = connection_of(self._options), self._options.queue
+            removed = take_out(connection, self._gtrid, queue)
+            self._faults.tell(f"taken out {len(removed)}")
+            raise Injected("the decision fails")
         super().commit(messages)
         if self._faults.is_planned(ANSWER_IS_LOST):
             raise Injected("the answer is lost")

@@ -15,7 +15,9 @@ import pytest
 import oncemq
 from idl.mq import mqQueueSettings
 from tests.integration.cluster import Server, ended, free_port
-from tests.integration.spark.saving import numbers, save, save_faulty, texts
+from tests.integration.spark import faulty
+from tests.integration.spark.faulty import Faults
+from tests.integration.spark.saving import numbers, register, save, save_faulty, texts
 from tests.integration.spark.world import World
 
 
@@ -98,6 +100,51 @@ def test_a_batch_may_be_written_to_several_queues(
     server.check_exact(other, [b"1", b"2"])
 
 
+# --- Overwriting ---------------------------------------------------------------------------------
+
+
+def overwrite(frame: Any, server: World, queue: str, kind: str = "oncemq", **more: object) -> None:
+    options = {"url": server.url, "queue": queue, "overwrite": "true", **more}
+    frame.write.format(kind).mode("overwrite").options(**options).save()
+
+
+def test_what_was_in_the_queue_is_gone_when_the_new_rows_are_there(
+    spark: Any, server: World
+) -> None:
+    queue = server.new_queue()
+    server.fill(queue, [b"old"] * 500)
+    held = server.connection.begin(60.0)
+    taken = server.connection.queue(queue).get(tx=held)
+    assert taken is not None
+    for count in (100, 0, 50):
+        overwrite(numbers(spark, count), server, queue)
+        server.check_exact(queue, texts(count))
+    # What another held was not seen, and comes back to its place.
+    held.rollback()
+    server.check_exact(queue, [*texts(50), b"old"])
+    server.check_settled()
+
+
+@pytest.mark.thorough
+def test_an_overwrite_that_fails_leaves_everything_as_it_was(
+    spark: Any, server: World, tmp_path: Path
+) -> None:
+    queue = server.new_queue()
+    server.fill(queue, [b"old"] * 500)
+    register(spark)
+    faults = Faults(str(tmp_path))
+    for fault in (faulty.ONE_TASK_FAILS, faulty.COMMIT_FAILS, faulty.DECISION_FAILS):
+        faults.plan(fault)
+        with pytest.raises(Exception, match=r"one task fails|the commit fails|the decision fails"):
+            overwrite(numbers(spark, 100), server, queue, "faulty", faults=tmp_path)
+        faults.forget(fault)
+        server.check_settled()
+        server.check_exact(queue, [b"old"] * 500)
+    assert "taken out 1" in faults.events
+    overwrite(numbers(spark, 100), server, queue, "faulty", faults=tmp_path)
+    server.check_exact(queue, texts(100))
+
+
 # --- What is wrong is told -----------------------------------------------------------------------
 
 
@@ -120,10 +167,15 @@ def test_a_wrong_option_is_told_in_a_sentence(
     assert told in str(raised.value)
 
 
-def test_overwriting_is_refused(spark: Any, server: World) -> None:
+def test_overwriting_is_refused_unless_it_is_asked_for(spark: Any, server: World) -> None:
+    queue = server.new_queue()
+    server.fill(queue, [b"old"])
     writer = numbers(spark, 1).write.format("oncemq").mode("overwrite")
-    with pytest.raises(Exception, match=r"OnceMQ only adds messages. Write with .mode"):
-        writer.option("url", server.url).option("queue", server.new_queue()).save()
+    with pytest.raises(Exception, match=r'if that is meant, say .option."overwrite", "true"'):
+        writer.option("url", server.url).option("queue", queue).save()
+    with pytest.raises(Exception, match=r'the option "overwrite" needs .mode."overwrite"'):
+        save(numbers(spark, 1), server, queue, overwrite="true")
+    assert server.payloads(queue) == [b"old"]
 
 
 def test_a_column_that_is_no_part_of_a_message_is_told(spark: Any, server: World) -> None:

@@ -31,7 +31,7 @@ def test_the_columns_of_a_read_are_those_of_messages(options: dict[str, str]) ->
 
 
 def test_overwriting_is_refused_before_anything_is_begun() -> None:
-    with pytest.raises(OptionError, match=r"mode\(.overwrite.\) would remove what is in the queue"):
+    with pytest.raises(OptionError, match=r"mode\(.overwrite.\) removes what is in the queue"):
         source().writer(ROWS, overwrite=True)
     with pytest.raises(OptionError, match=r"outputMode\(.complete.\) would remove"):
         source().streamWriter(ROWS, overwrite=True)
