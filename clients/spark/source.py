@@ -1,10 +1,10 @@
 """Reading a queue in Spark: what can be had now, without taking it, or what a transaction took.
 
 A plain read is a look: nothing is taken. What counts is what was there when Spark planned the read:
-the keys up to the last one then. A message that somebody takes between planning and reading is
-not there; one of these keys whose transaction commits in between is. Whoever needs more certainty
-reads in a transaction: it locks a list of messages, which stays as it is for every attempt of every
-task, and is removed by the commit. Nothing is removed by reading, ever.
+the keys from the first to the last one then. A message that somebody takes between planning and
+reading is not there; one of these keys whose transaction commits in between is. Whoever needs more
+certainty reads in a transaction: it locks a list of messages, which stays as it is for every
+attempt of every task, and is removed by the commit. Nothing is removed by reading, ever.
 """
 
 from __future__ import annotations

@@ -71,6 +71,35 @@ def test_a_look_sees_what_was_there_when_it_was_planned(
     assert found == [b"2", b"3", b"4", b"5"]
 
 
+def test_of_the_keys_that_were_there_a_look_sees_those_that_can_be_had_when_it_reads(
+    mq: oncemq.Connection,
+) -> None:
+    """The rule in the guide: the plan fixes the first key and the last, and locks nothing."""
+    queue = mq.queue("q")
+    queue.put_many([b"before", b"first", b"held", b"last"])
+    outside, first, inside = (mq.begin(60.0) for _ in range(3))
+    for tx, payload in ((outside, b"before"), (first, b"first"), (inside, b"held")):
+        taken = queue.get(tx=tx)
+        assert taken is not None
+        assert taken.payload == payload
+    first.rollback()
+    reader = browsing(partitions="2")
+    planned = [pickled(each) for each in reader.partitions()]
+
+    def seen() -> list[bytes]:
+        return [
+            value.as_py() for each in planned for batch in reader.read(each) for value in batch[0]
+        ]
+
+    assert seen() == [b"first", b"last"]
+    outside.rollback()
+    inside.rollback()
+    queue.put(b"behind")
+    assert seen() == [b"first", b"held", b"last"]
+    assert [each.payload for each in queue.get_many(2)] == [b"before", b"first"]
+    assert seen() == [b"held", b"last"]
+
+
 def test_a_selection_is_made_by_the_node(mq: oncemq.Connection) -> None:
     for n in range(20):
         message = oncemq.Message(
