@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -60,7 +61,6 @@ class Billing:
 
     def __init__(self, server: World, folder: Path) -> None:
         self.server = server
-        self.has_table = True
         self.orders, self.invoices = server.new_queue("orders"), server.new_queue("invoices")
         self.database = folder / "books.db"
         self._run("CREATE TABLE large (id bigint, total bigint)")
@@ -80,12 +80,6 @@ class Billing:
         """The command's exit code."""
         return cli.main(["pipeline", "run", str(self.file), "--url", self.server.url, *options])
 
-    def leave_out_the_table(self) -> None:
-        """All that is left goes into queues."""
-        text = self.file.read_text()
-        self.file.write_text(text[: text.rindex("[[sink]]")])
-        self.has_table = False
-
     def change(self, before: str, after: str) -> None:
         """The file says something else."""
         text = self.file.read_text()
@@ -100,9 +94,8 @@ class Billing:
         assert sorted((each["id"], each["total"]) for each in found) == [
             (number, _total(number)) for number in range(ORDERS)
         ]
-        if self.has_table:
-            rows = self._run("SELECT id, total FROM large ORDER BY id")
-            assert rows == [(n, _total(n)) for n in range(ORDERS) if _total(n) > 500]
+        rows = self._run("SELECT id, total FROM large ORDER BY id")
+        assert rows == [(n, _total(n)) for n in range(ORDERS) if _total(n) > 500]
         assert self.server.payloads(self.orders) == []
 
     def _run(self, statement: str) -> list[Any]:
@@ -139,10 +132,6 @@ def test_a_batch_in_which_a_server_dies_is_tried_again(
     billing: Billing, victim: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server = getattr(billing.server, victim)
-    if victim == "coordinator":
-        # Beside a database's mark tasks prepare nothing, and a node keeps what they have put until
-        # it notices their silence, which takes minutes.
-        billing.leave_out_the_table()
     killing = _after_the_first_message(billing, lambda: (server.kill(), server.start()))
     assert billing.run("--json") == ExitCode.OK
     killing.join()
@@ -162,6 +151,31 @@ def _after_the_first_message(billing: Billing, act: Callable[[], object]) -> thr
     thread = threading.Thread(target=wait)
     thread.start()
     return thread
+
+
+@pytest.mark.thorough
+def test_spark_submit_runs_a_pipeline(
+    billing: Billing, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the guide has it; master, resources and settings are those of spark-submit."""
+    import pyspark
+
+    assert cli.main(["pipeline", "script"]) == ExitCode.OK
+    script = capsys.readouterr().out.strip()
+    monkeypatch.delenv("SPARK_HOME")
+    submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+    settings = ["--master", "local[2,4]", "--conf", "spark.ui.enabled=false"]
+    ran = subprocess.run(
+        [submit, *settings, script, "run", billing.file, "--url", billing.server.url, "--json"],
+        cwd=billing.file.parent,
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert ran.returncode == ExitCode.OK, ran.stderr[-4000:]
+    assert json.loads(ran.stdout)["batches"] == 3
+    billing.check_exact()
 
 
 def test_a_batch_that_fails_by_itself_leaves_no_trace(

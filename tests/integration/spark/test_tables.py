@@ -159,6 +159,33 @@ def test_one_that_decides_is_named_before_anything_is_prepared(
     assert (sqlite.ids(), len(server.payloads(out))) == (IDS, 2 * len(IDS))
 
 
+@pytest.mark.parametrize("is_back", [True, False], ids=["back", "still away"])
+def test_a_job_tells_its_branches_where_the_coordinator_cannot(
+    spark: Any, server: World, sqlite: SqliteTable, is_back: bool
+) -> None:
+    """Beside a mark tasks prepare nothing, so that what they have put would ask nobody."""
+    server.check_settled()
+    branches = server.connection.admin().listBranches
+    orders, out = server.new_queue("orders"), server.new_queue()
+    server.fill(orders, [b"%d" % each for each in IDS])
+
+    def run() -> None:
+        with oncemq.spark.transaction(spark, server.connection, marked=sqlite.database) as job:
+            job.write(job.read(orders).select("value"), out)
+            assert len(branches()) > 1
+            server.coordinator.kill()
+            if is_back:
+                server.start_again()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run()
+    # Nobody had to wait until the node notices their silence.
+    assert branches() == ()
+    server.check_exact(orders, [b"%d" % each for each in IDS])
+    assert (sqlite.ids(), server.payloads(out)) == ([], [])
+
+
 @pytest.mark.thorough
 def test_a_version_that_a_mark_has_committed_is_known_by_the_database(
     spark: Any, server: World, sqlite: SqliteTable, monkeypatch: pytest.MonkeyPatch
