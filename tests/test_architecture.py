@@ -192,6 +192,7 @@ BROAD_HANDLERS = {
     "benchmarks.peers.running": "whatever a peer's client raises, the others are measured",
     "tests.integration.spark.test_pitfalls": "carries what a thread raised to who waits for it",
     "tests.integration.spark.whole_job": "tells what Spark says, whatever its class",
+    "tests.integration.spark.cluster_driver": "tells what Spark says, whatever its class",
     "clients.pipeline.run": "whatever Spark or a function raises ends a batch, and is told",
     "clients.cli": "the outermost edge: whoever typed the command gets a sentence and an exit code",
 }

@@ -81,6 +81,17 @@ def test_every_pitfall_has_its_test(pitfall: str) -> None:
         assert re.search(rf"^def {name}\(", (ROOT / file).read_text(), re.MULTILINE), named
 
 
+def test_every_test_that_the_guide_names_is_there() -> None:
+    guide = (ROOT / "docs" / "guide" / "spark.md").read_text()
+    named = set(re.findall(r"`(test_\w+)`", guide))
+    files = (ROOT / HERE).glob("test_*.py")
+    there = {
+        name for each in files for name in re.findall(r"^def (test_\w+)\(", each.read_text(), re.M)
+    }
+    assert len(named) > 15
+    assert named <= there, named - there
+
+
 def in_thread(act: Callable[[], object]) -> None:
     """Does it in another thread, and raises what it raises."""
     raised: list[BaseException] = []
