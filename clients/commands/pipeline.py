@@ -150,7 +150,9 @@ def _run(
     from clients.pipeline.work import SparkWork
 
     progress = Progress(plan.name, time.monotonic())
-    view = PipelineView(plan, progress, plan.master or "Spark", time.monotonic)
+    # What a program says on standard error, `spark-submit` writes to standard output.
+    is_quiet = as_json and is_submitted()
+    view = PipelineView(plan, progress, plan.master or "Spark", time.monotonic, is_quiet)
     code, told = ExitCode.OK, ""
     with _asked_to_stop() as stop, view.shown():
         progress.state = "starting Spark"

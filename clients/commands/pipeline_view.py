@@ -28,8 +28,15 @@ class PipelineView:
     """The screen of one run. See `Listener`."""
 
     def __init__(
-        self, plan: Plan, progress: Progress, where: str, clock: Callable[[], float]
+        self,
+        plan: Plan,
+        progress: Progress,
+        where: str,
+        clock: Callable[[], float],
+        is_quiet: bool = False,
     ) -> None:
+        # Where standard error is no place of its own, and something else is to stand there alone.
+        self._is_quiet = is_quiet
         self._plan = plan
         self._progress = progress
         self._where = where
@@ -69,7 +76,7 @@ class PipelineView:
     def _tell(self, event: Text) -> None:
         if self._console.is_terminal:
             self._events = [*self._events, event][-LAST_EVENTS:]
-        else:
+        elif not self._is_quiet:
             print_plain(event, self._console)
 
     # --- The screen

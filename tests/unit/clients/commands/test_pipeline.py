@@ -82,9 +82,9 @@ def test_the_file_for_spark_submit_is_there(capsys: pytest.CaptureFixture[str]) 
 # --- How a run is shown --------------------------------------------------------------------------
 
 
-def _view(is_terminal: bool) -> tuple[PipelineView, Progress, io.StringIO]:
+def _view(is_terminal: bool, is_quiet: bool = False) -> tuple[PipelineView, Progress, io.StringIO]:
     progress = Progress("billing", 0.0)
-    view = PipelineView(PLAN, progress, "local[2,4]", lambda: 5.0)
+    view = PipelineView(PLAN, progress, "local[2,4]", lambda: 5.0, is_quiet)
     written = io.StringIO()
     view._console = Console(file=written, width=80, force_terminal=is_terminal, color_system=None)
     return view, progress, written
@@ -100,6 +100,15 @@ def test_a_pipe_gets_a_line_for_each_event() -> None:
         "batch 1: 1,200 in, 1,200 to queue invoices, 1,200 to table books, 2s",
         r"rolled back, attempt 2 in 0.5 s: n1 is\x1b away",
     ]
+
+
+def test_nothing_is_said_where_an_object_is_to_stand_alone() -> None:
+    view, progress, written = _view(is_terminal=False, is_quiet=True)
+    progress.committed(DONE, 5.0)
+    with view.shown():
+        view.committed(DONE)
+        view.retrying("n1 is away", 0.5, 1)
+    assert written.getvalue() == ""
 
 
 def test_a_terminal_shows_counts_rates_and_the_open_transaction() -> None:
