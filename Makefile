@@ -6,7 +6,7 @@ PYTHON ?=
 ARGS ?=
 
 # The extras of pyproject.toml that the environment has, and the programs beside it that tests use.
-EXTRAS := dev,postgres,mariadb,sql,model,spark-connect
+EXTRAS := dev,server,postgres,mariadb,sql,model,spark-connect
 COMPONENTS := omniidl mkfs.ext4 losetup java
 
 # The name of the stamp has a checksum of all that decides what the environment holds. The folder is

@@ -11,6 +11,7 @@ ran: what it had decided is then found on disk at the next start.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import os
 import secrets
@@ -24,6 +25,7 @@ from coordinator import coordination, interfaces
 from coordinator.database_objects import open_databases
 from coordinator.decision_log import DecisionLog
 from coordinator.live import Settings as Times
+from coordinator.measures import CoordinatorMeasures
 from coordinator.service import Service
 from coordinator.tasks import ThreadTasks
 from idl import logs, system
@@ -32,11 +34,12 @@ from idl.call import Call
 from idl.dispatch import Authorize
 from idl.mapping import InvalidValue
 from idl.orb import NetworkOrb
-from idl.serving import Entrance, Opening
+from idl.serving import Entrance, Opening, Watch
 from idl.settings import BadSetting, Program, Settings, add_flags, flags_of, read_settings
 from idl.toml_files import BadFile
 from mqserver.errors import StorageError
-from mqserver.storage.disk import RealDisk
+from mqserver.storage.disk import Disk, RealDisk
+from mqserver.storage.timed_disk import TimedDisk
 
 OK, WRONG_SETTINGS, NO_STORE, DISK_FAILED = 0, 2, 3, 4
 DRAIN_S = 10.0
@@ -63,7 +66,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     stopping = _Stopping()
     try:
-        disk = RealDisk(settings["coordinator.data"], create=True)
+        watch = Watch(
+            settings, "coordinator", entrance, _operators(settings, entrance).__contains__
+        )
+    except (ImportError, UnsafeSetting, OSError) as wrong:
+        return _regret(str(wrong), WRONG_SETTINGS)
+    with contextlib.closing(watch):
+        return _run(settings, entrance, stopping, watch)
+
+
+def _run(settings: Settings, entrance: Entrance, stopping: _Stopping, watch: Watch) -> int:
+    try:
+        disk = _disk(settings, watch)
         decisions = DecisionLog(disk, secrets.token_bytes)
     except StorageError as refused:
         return _regret(str(refused), NO_STORE)
@@ -82,6 +96,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     interfaces.publish(service)
     coordination.publish(service, databases)
     opening.is_ready = True
+    watch.measures = CoordinatorMeasures(service, orb.connections, watch.syncs)
+    watch.unready = lambda: "stopping" if stopping.is_asked else ""
     # Read by whoever started us, who may not have said which port.
     print(f"coordinator {decisions.identity.hex()} listens on {orb.address}", flush=True)
     code = _stop(service, orb, tasks, stopping.wait())
@@ -123,6 +139,11 @@ class _Stopping:
         self._failure = self._failure or failure
         self._asked.set()
 
+    @property
+    def is_asked(self) -> bool:
+        """Whether it is time to stop."""
+        return self._asked.is_set()
+
     def wait(self) -> BaseException | None:
         """Returns when it is time to stop, with what went wrong, if anything did."""
         self._asked.wait()
@@ -151,10 +172,19 @@ def _orb(entrance: Entrance, opening: Opening) -> NetworkOrb:
     )
 
 
+def _disk(settings: Settings, watch: Watch) -> Disk:
+    disk = RealDisk(settings["coordinator.data"], create=True)
+    return TimedDisk(disk, time.monotonic, watch.syncs.note) if watch.is_wanted else disk
+
+
+def _operators(settings: Settings, entrance: Entrance) -> frozenset[str]:
+    if entrance.authenticator is None:
+        return frozenset({LOCAL})
+    return frozenset(settings["coordinator.operators"])
+
+
 def _authorize(settings: Settings, entrance: Entrance) -> Authorize:
-    operators = frozenset({LOCAL})
-    if entrance.authenticator is not None:
-        operators = frozenset(settings["coordinator.operators"])
+    operators = _operators(settings, entrance)
 
     def authorize(call: Call, object_name: str, operation: str) -> None:
         if object_name == coordination.ADMIN and call.principal.name not in operators:

@@ -69,6 +69,11 @@ class DecisionLog:
         """What the names that are issued here begin with."""
         return self._log.control.identity[:IDENTITY_BYTES]
 
+    @property
+    def log_bytes(self) -> int:
+        """How much of the log a start would read."""
+        return self._log.length
+
     # --- Writing
 
     def decide(self, decision: Decision) -> None:

@@ -6,6 +6,8 @@ and no command line: `__main__.py` runs it, and so does the embedded node.
 
 from __future__ import annotations
 
+import threading
+from collections import Counter
 from collections.abc import Callable
 
 from coordinator.decision_log import DecisionLog
@@ -24,6 +26,7 @@ from idl.cos import (
     PropagationContext,
     RecoveryCoordinator,
     Resource,
+    Status,
     Terminator,
     TransIdentity,
 )
@@ -58,12 +61,14 @@ class Service:
             self.settings.sessions_per_owner_max,
         )
         self.transactions = Transactions(
-            log, sessions, tasks, self.settings, on_failure, lambda live: self.family.ended(live)
+            log, sessions, tasks, self.settings, on_failure, self._has_ended
         )
         self.family = Family(
             self.transactions, tasks, self.settings, self.context_of, self.coordinator_of
         )
         self.timeouts = Timeouts(self.transactions, self.family, tasks, self.settings)
+        self._counting = threading.Lock()
+        self._ends: Counter[Status] = Counter()
         # Participants that are called directly; set before the start by whoever has such.
         self.at_home: Callable[[Member], Enlisted | None] = lambda member: None
 
@@ -78,6 +83,16 @@ class Service:
         """Nothing more is decided; what was decided is on disk."""
         self.timeouts.close()
         self.log.close()
+
+    def ended(self) -> tuple[int, int]:
+        """How many transactions were committed and rolled back here since the start."""
+        with self._counting:
+            return self._ends[Status.COMMITTED], self._ends[Status.ROLLED_BACK]
+
+    def _has_ended(self, live: Live) -> None:
+        with self._counting:
+            self._ends[live.state.status] += 1
+        self.family.ended(live)
 
     def _enlist(self, member: Member) -> Enlisted:
         here = self.at_home(member)

@@ -109,6 +109,11 @@ class Sessions:
 
     # --- Sessions
 
+    @property
+    def count(self) -> int:
+        """How many are open."""
+        return len(self._sessions)
+
     def open(self, owner: str, now: float) -> Session:
         """A session that nobody else can name."""
         if len(self._sessions) >= SESSIONS_MAX:

@@ -1,10 +1,13 @@
 """From settings to what a server listens with: TLS, who may connect, its own token, its limits.
 
-The same for every server. What it may not listen with is for `idl.access` to say, and what callers
-may do for the server itself.
+The same for every server, as is the window for those who watch it. What it may not listen with is
+for `idl.access` to say, and what callers may do for the server itself.
 """
 
 from __future__ import annotations
+
+import logging
+from collections.abc import Callable
 
 from idl import system
 from idl.access import (
@@ -19,8 +22,12 @@ from idl.access import (
 )
 from idl.call import Call
 from idl.dispatch import Authorize
+from idl.measures import Durations, Measure, Measures
 from idl.orb.guard import Limits
+from idl.orb.monitor import Monitor, Watched
 from idl.settings import Settings
+
+log = logging.getLogger("oncemq.monitor")
 
 
 class Entrance:
@@ -54,6 +61,52 @@ class Opening:
         if not self.is_ready:
             raise system.TRANSIENT(f"the {self._name} is starting; try again")
         self._authorize(call, object_name, operation)
+
+
+class Watch:
+    """What watchers see of a server, from its start to its end; nothing where none are wanted.
+
+    `unready` says why it answers no calls, `measures` are its numbers, and `syncs` how long its
+    disk takes. Raises ImportError where the library is missing that writes the numbers down.
+    """
+
+    def __init__(
+        self, settings: Settings, section: str, entrance: Entrance, may_look: Callable[[str], bool]
+    ) -> None:
+        self.unready: Callable[[], str] = lambda: "starting"
+        self.measures: Measures = lambda: ()
+        self.syncs = Durations()
+        self._monitor: Monitor | None = None
+        self._listen = settings[f"{section}.metrics_listen"]
+        if self.is_wanted:
+            self._open(entrance, may_look)
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether anybody is to watch."""
+        return self._listen is not None
+
+    def _open(self, entrance: Entrance, may_look: Callable[[str], bool]) -> None:
+        try:
+            from idl.exposition import CONTENT_TYPE, Exposition
+        except ImportError as missing:
+            told = f"{missing}; install it with: pip install 'oncemq[server]'"
+            raise ImportError(told) from missing
+        text = Exposition(self._measured).text
+        watched = Watched(lambda: self.unready(), text, CONTENT_TYPE, may_look)
+        try:
+            self._monitor = Monitor(self._listen, watched, entrance.tls, entrance.authenticator)
+        except OSError as wrong:
+            raise OSError(f"cannot listen on {self._listen} for metrics: {wrong}") from wrong
+        log.info("metrics, health and readiness are told on %s", self._monitor.address)
+
+    def _measured(self) -> list[Measure]:
+        return list(self.measures())
+
+    def close(self) -> None:
+        """Nobody watches any more."""
+        if self._monitor is not None:
+            self._monitor.close()
 
 
 def _tls(settings: Settings) -> Tls | None:

@@ -126,6 +126,8 @@ SETTINGS = (
             "file of the token by which it proves itself to the coordinator"),
     Setting("server.permissions", Kind.PATH, None, "--permissions",
             "file of who may do what to which queue"),
+    Setting("server.metrics_listen", Kind.ADDRESS, None, "--metrics-listen",
+            "where /metrics, /healthz and /readyz can be had by HTTP; nowhere if not set"),
     Setting("coordinator.data", Kind.PATH, None, "--data",
             "the directory of its log"),
     Setting("coordinator.listen", Kind.ADDRESS, "127.0.0.1:7410", "--listen",
@@ -143,6 +145,8 @@ SETTINGS = (
     Setting("coordinator.session_timeout_s", Kind.SECONDS, 30.0, "--session-timeout",
             "how long a client may be silent before what it has not decided is rolled "
             "back", 0.1, 86400),
+    Setting("coordinator.metrics_listen", Kind.ADDRESS, None, "--metrics-listen",
+            "where /metrics, /healthz and /readyz can be had by HTTP; nowhere if not set"),
     Setting("client.url", Kind.URL, "mq://127.0.0.1:7411", "--url",
             "the node to connect to", short_variable="ONCEMQ_URL"),
     Setting("client.coordinator", Kind.ADDRESS, "127.0.0.1:7410", "--coordinator",

@@ -17,6 +17,7 @@ at once. SIGHUP makes it read the permissions and the level of its log again. Ot
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import logging
 import os
@@ -29,23 +30,26 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import NamedTuple
 
 from idl import logs
 from idl.access import UnsafeSetting
 from idl.mapping import InvalidValue
 from idl.orb import NetworkOrb
-from idl.serving import Entrance, Opening
+from idl.serving import Entrance, Opening, Watch
 from idl.settings import BadSetting, Program, Settings, add_flags, flags_of, read_settings
 from idl.toml_files import BadFile
 from idl.turns import give_way, step_aside
 from mqserver.errors import Corruption, MqError, StorageError, StorageLocked, WrongFormat
 from mqserver.failures import reporting
+from mqserver.measures import NodeMeasures
 from mqserver.node import Node, NodeSettings
 from mqserver.permissions import Permissions
 from mqserver.storage.contract import Storage
-from mqserver.storage.disk import RealDisk
+from mqserver.storage.disk import Disk, RealDisk
 from mqserver.storage.memory import MemoryStorage
 from mqserver.storage.paged import PagedStorage, Turns
+from mqserver.storage.timed_disk import TimedDisk
 from mqserver.transactions.orphans import AskingTimes
 
 OK, WRONG_SETTINGS, DAMAGED, IN_USE, NOT_A_STORE, FAULT, SYSTEM = 0, 2, 3, 4, 5, 70, 71
@@ -85,50 +89,84 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sys.excepthook = _admit
     threading.excepthook = stopping.on_fault
     try:
-        storage = reporting(_open_storage(settings), stopping.because)
+        watch = Watch(settings, "server", entrance, permissions.is_operator)
+    except (ImportError, UnsafeSetting) as wrong:
+        return _regret(str(wrong), WRONG_SETTINGS)
+    except OSError as wrong:
+        return _regret(str(wrong), SYSTEM)
+    with contextlib.closing(watch):
+        return _run(_Given(said, settings, entrance, permissions, stopping, watch))
+
+
+class _Given(NamedTuple):
+    """What a node is run with."""
+
+    said: argparse.Namespace
+    settings: Settings
+    entrance: Entrance
+    permissions: Permissions
+    stopping: _Stopping
+    watch: Watch
+
+
+def _run(given: _Given) -> int:
+    try:
+        opened = _open_storage(given.settings, given.watch)
     except ImportError as missing:
         return _regret(str(missing), WRONG_SETTINGS)
     except MqError as refused:
         return _regret(str(refused), _exit_code(refused))
-    opening = Opening("node", permissions.authorize)
+    storage = reporting(opened, given.stopping.because)
+    opening = Opening("node", given.permissions.authorize)
     try:
-        orb = _open_orb(settings, entrance, opening)
+        orb = _open_orb(given.settings, given.entrance, opening)
     except (UnsafeSetting, OSError) as wrong:
         storage.close()
         code = SYSTEM if isinstance(wrong, OSError) else WRONG_SETTINGS
-        return _regret(f"cannot listen on {entrance.listen}: {wrong}", code)
-    return _serve(said, settings, storage, orb, opening, permissions, stopping)
-
-
-def _serve(
-    said: argparse.Namespace,
-    settings: Settings,
-    storage: Storage,
-    orb: NetworkOrb,
-    opening: Opening,
-    permissions: Permissions,
-    stopping: _Stopping,
-) -> int:
-    node = Node(
-        orb,
-        storage,
-        name=settings["server.name"],
-        coordinator=str(settings["server.coordinator"]),
-        permissions=permissions,
-        settings=_node_settings(settings),
-        clock=time.monotonic,
-        wall_clock=time.time,
-        on_shutdown=stopping.ask,
-    )
+        return _regret(f"cannot listen on {given.entrance.listen}: {wrong}", code)
+    node = _composed(given, orb, storage)
     try:
         node.start()
     except MqError as refused:
         return _regret(str(refused), _exit_code(refused))
     opening.is_ready = True
-    signal.signal(signal.SIGHUP, lambda number, frame: _reload(said, permissions))
+    _let_watch(given, node, orb, opened)
+    return _serve(given, node, orb)
+
+
+def _composed(given: _Given, orb: NetworkOrb, storage: Storage) -> Node:
+    return Node(
+        orb,
+        storage,
+        name=given.settings["server.name"],
+        coordinator=str(given.settings["server.coordinator"]),
+        permissions=given.permissions,
+        settings=_node_settings(given.settings),
+        clock=time.monotonic,
+        wall_clock=time.time,
+        on_shutdown=given.stopping.ask,
+    )
+
+
+def _let_watch(given: _Given, node: Node, orb: NetworkOrb, opened: Storage) -> None:
+    """From now on watchers see the node."""
+
+    def unready() -> str:
+        if given.stopping.is_asked:
+            return "stopping"
+        return "" if node.queues.is_enabled else "switched off by an operator"
+
+    log_bytes = (lambda: opened.log_bytes) if isinstance(opened, PagedStorage) else None
+    syncs = given.watch.syncs
+    given.watch.measures = NodeMeasures(node, orb.connections, time.time, syncs, log_bytes)
+    given.watch.unready = unready
+
+
+def _serve(given: _Given, node: Node, orb: NetworkOrb) -> int:
+    signal.signal(signal.SIGHUP, lambda number, frame: _reload(given.said, given.permissions))
     # Read by whoever started us, who may not have said which port.
     print(f"node {node.name} listens on {orb.address}", flush=True)
-    failure = stopping.wait()
+    failure = given.stopping.wait()
     if failure is not None:
         # What is on disk is not known; whoever waits was told, and a restart will find out.
         is_told = isinstance(failure, MqError)
@@ -137,6 +175,8 @@ def _serve(
     log.info("stopping: calls that are running are finished, running transactions rolled back")
     node.drain()
     orb.close()
+    # Before the storage is closed, which nobody may ask after that.
+    given.watch.close()
     node.close()
     return OK
 
@@ -165,6 +205,11 @@ class _Stopping:
         """A thread has ended that was not to: what it did is done by nobody now."""
         if isinstance(fault.exc_value, Exception):
             self.because(fault.exc_value)
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether it is time to stop."""
+        return self._asked.is_set()
 
     def wait(self) -> Exception | None:
         """Returns when it is time to stop, with what went wrong, if anything did."""
@@ -214,19 +259,21 @@ def _protect_secrets() -> None:
 # --- The parts -----------------------------------------------------------------------------------
 
 
-def _open_storage(settings: Settings) -> Storage:
+def _open_storage(settings: Settings, watch: Watch) -> Storage:
     kind, data = settings["server.storage"], settings["server.data"]
     begun = time.monotonic()
     if kind == "memory":
         log.warning("the storage is memory: NOTHING SURVIVES the end of this process")
         return MemoryStorage(time.monotonic)
-    storage = _open_paged(data) if kind == "paged" else _open_sql(settings)
+    storage = _open_paged(data, watch) if kind == "paged" else _open_sql(settings)
     log.info("the storage was opened in %.3f s", time.monotonic() - begun)
     return storage
 
 
-def _open_paged(data: Path) -> Storage:
-    disk = RealDisk(data, create=True)
+def _open_paged(data: Path, watch: Watch) -> Storage:
+    disk: Disk = RealDisk(data, create=True)
+    if watch.is_wanted:
+        disk = TimedDisk(disk, time.monotonic, watch.syncs.note)
     try:
         return PagedStorage(
             disk,

@@ -2,8 +2,8 @@
 
 `WatchedStorage` stands before any storage and remembers what each branch stored and took. When the
 branch has ended it tells what is there now that was not to be had before: what a commit added, and
-what a rollback gave back. It also tells of the ends themselves, however they came about. It decides
-nothing, and knows neither clients nor events.
+what a rollback gave back. It also tells of the ends themselves, however they came about, and counts
+them. It decides nothing, and knows neither clients nor events.
 
 An arrival is a hint: it may come late, twice, or for what somebody has taken meanwhile. Whoever
 works on a branch while another thread ends it may be told to look, without being told for what.
@@ -12,6 +12,8 @@ Listeners are called by the thread that ended the branch: they are quick, and do
 
 from __future__ import annotations
 
+import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -38,6 +40,18 @@ class Arrival(NamedTuple):
     groups: tuple[int, ...]
 
 
+class Counts(NamedTuple):
+    """What has happened since the start: messages that committed branches put and got, and ends.
+
+    Branches that neither stored nor took anything are left out: whoever asks an empty queue ends
+    one each time.
+    """
+
+    put: int
+    got: int
+    ends: dict[Outcome, int]
+
+
 Listener = Callable[[Arrival], None]
 EndListener = Callable[[bytes, Outcome], None]
 
@@ -47,12 +61,21 @@ _COMMITTED = (Outcome.COMMITTED, Outcome.HEURISTICALLY_COMMITTED)
 class _Changes:
     """What a branch has stored and taken: keys and groups by queue."""
 
-    __slots__ = ("is_over", "stored", "taken")
+    __slots__ = ("is_over", "is_prepared", "stored", "taken")
 
     def __init__(self) -> None:
         self.stored: list[tuple[str, Sequence[int], list[int]]] = []
         self.taken: list[tuple[str, list[int], list[int]]] = []
         self.is_over = False
+        self.is_prepared = False
+
+    def sizes(self) -> tuple[int, int]:
+        """How many messages it has stored, and how many taken."""
+        stored, taken = self.stored, self.taken
+        return (
+            sum([len(keys) for _, keys, _ in stored]) if stored else 0,
+            sum([len(keys) for _, keys, _ in taken]) if taken else 0,
+        )
 
 
 def _groups(messages: Sequence[NewMessage]) -> list[int]:
@@ -70,10 +93,15 @@ class WatchedStorage:
         self._listeners: list[Listener] = []
         self._end_listeners: list[EndListener] = []
         self._changes: dict[bytes, _Changes] = {}
-        # Prepared before this start: what they did is not known here.
+        # Prepared before this start: what they did is not known here, only how much it was.
         self._inherited = {
-            info.branch for info in storage.branches() if info.outcome is Outcome.PREPARED
+            info.branch: (info.stored, info.taken)
+            for info in storage.branches()
+            if info.outcome is Outcome.PREPARED
         }
+        self._counting = threading.Lock()
+        self._put = self._got = 0
+        self._ends: Counter[Outcome] = Counter()
 
     def listen(self, listener: Listener) -> None:
         """The listener is told of every arrival from now on."""
@@ -82,6 +110,20 @@ class WatchedStorage:
     def listen_to_ends(self, listener: EndListener) -> None:
         """The listener is told of every branch that is prepared or has ended from now on."""
         self._end_listeners.append(listener)
+
+    def counts(self) -> Counts:
+        """What has happened since the start."""
+        with self._counting:
+            return Counts(self._put, self._got, dict(self._ends))
+
+    def _count(self, outcome: Outcome, put: int, got: int) -> None:
+        if not put and not got:
+            return
+        with self._counting:
+            self._ends[outcome] += 1
+            if outcome in _COMMITTED:
+                self._put += put
+                self._got += got
 
     # --- Telling
 
@@ -107,12 +149,13 @@ class WatchedStorage:
         if changes is not None:
             # Before the lists are read: whoever adds to them afterwards sees this, and tells.
             changes.is_over = True
+            self._count(outcome, *changes.sizes())
             if outcome in _COMMITTED:
                 self._tell_stored(changes)
             else:
                 self._tell_returned(changes)
         elif branch in self._inherited:
-            self._inherited.discard(branch)
+            self._count(outcome, *self._inherited.pop(branch))
             for info in self._storage.queues():
                 self._look(info.name)
         for listener in self._end_listeners:
@@ -196,6 +239,10 @@ class WatchedStorage:
         if vote is Vote.READ_ONLY:
             self._ended(branch, Outcome.ROLLED_BACK)
         else:
+            changes = self._changes.get(branch)
+            if changes is not None and not changes.is_prepared:
+                changes.is_prepared = True
+                self._count(Outcome.PREPARED, *changes.sizes())
             for listener in self._end_listeners:
                 listener(branch, Outcome.PREPARED)
         return vote

@@ -28,7 +28,9 @@ ROOT_FOLDER = Path(__file__).resolve().parent.parent
 # possible. Tests and benchmarks stand outside the house and need no key. Where two doors lead to a
 # thing, the narrower one counts: `os.environ` is the environment and not the disk.
 
-NETWORK = "idl.orb.frames idl.orb.client idl.orb.server idl.orb.pump idl.orb.network"
+NETWORK = (
+    "idl.orb.frames idl.orb.client idl.orb.server idl.orb.pump idl.orb.network idl.orb.monitor"
+)
 
 DOORS = (
     Door(
@@ -104,6 +106,12 @@ DOORS = (
         keepers="idl.proxies clients.cli clients.commands.* clients.probes clients.embedded "
         "clients.demo.* *.__main__",
         instead="Take the source of randomness as a callable.",
+    ),
+    Door(
+        "metrics",
+        things="prometheus_client",
+        keepers="idl.exposition",
+        instead="Make measures of idl.measures; they are written out where they are asked for.",
     ),
     Door(
         "grammars",
@@ -184,6 +192,7 @@ ALIVE = {
 BROAD_HANDLERS = {
     "idl.dispatch": "serves calls: no failure of a servant gets out but as an answer",
     "idl.orb.server": "serves connections: a failure ends one of them, not the server",
+    "idl.orb.monitor": "serves watchers: a failure ends one answer, not what is watched",
     "coordinator.tasks": "runs work that nobody waits for: its failure stops the program, aloud",
     "mqserver.events.workers": "runs work that nobody waits for: a fault ends it, not the channels",
     "tests.simulation.test_world": "shows that a crash gets past such a handler",

@@ -114,6 +114,11 @@ class Gate(Generic[C]):
             self._waiting.pop(peer, None)
             self._inside.discard(peer)
 
+    def counts(self) -> tuple[int, int]:
+        """How many have proven themselves, and how many have not yet."""
+        with self._lock:
+            return len(self._inside), len(self._waiting)
+
     def everyone(self) -> list[C]:
         """All peers that have a place now."""
         with self._lock:

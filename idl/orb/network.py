@@ -114,6 +114,10 @@ class NetworkOrb:
         """See `Orb.reference_of`."""
         return text_of(cast(Proxy, published))
 
+    def connections(self) -> tuple[int, int]:
+        """How many peers have proven themselves to this server, and how many have not yet."""
+        return (0, 0) if self._server is None else self._server.connections()
+
     def close(self) -> None:
         """See `Orb.close`."""
         if self._server is not None:

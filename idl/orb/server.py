@@ -120,6 +120,10 @@ class Server:
         if self._pump is not None:
             self._pump.close()
 
+    def connections(self) -> tuple[int, int]:
+        """How many peers have proven themselves, and how many have not yet."""
+        return self._gate.counts()
+
     def _policy(self, kind: int, frame_bytes_max: int) -> Policy:
         return Policy(
             kinds=frozenset({kind}),

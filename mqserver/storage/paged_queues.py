@@ -121,6 +121,11 @@ class PagedQueues:
         )
         self._next_key = self._keys_end = max(control.next_key, recovery.last_key + 1)
 
+    @property
+    def log_bytes(self) -> int:
+        """How much of the log a restart would read."""
+        return self._log.length
+
     # --- Queues
 
     def create_queue(self, name: str, settings: QueueSettings) -> None:

@@ -193,8 +193,10 @@ LAYERS = {
     "clients.machine":                  "",
 
     # coordinator: the transaction service. Its decision log is a log, so that one module uses ours.
-    "coordinator.__main__":             "coordinator.* mqserver.storage.disk mqserver.errors "
+    "coordinator.__main__":             "coordinator.* mqserver.storage.disk "
+                                        "mqserver.storage.timed_disk mqserver.errors "
                                         f"idl.serving idl.settings idl.toml_files idl.logs {WIRE}",
+    "coordinator.measures":             "coordinator.service idl.measures idl.cos",
     "coordinator.coordination":         "coordinator.interfaces coordinator.service "
                                         "coordinator.timeouts coordinator.database_desk "
                                         "coordinator.database_objects "
@@ -259,6 +261,8 @@ LAYERS = {
     # The module that composes the node chooses a backend; all others see the contract.
     "mqserver.__main__":                "mqserver.* idl.serving idl.settings idl.toml_files "
                                         f"idl.logs idl.turns {WIRE}",
+    "mqserver.measures":                "mqserver.node mqserver.storage.contract mqserver.errors "
+                                        "idl.measures",
     "mqserver.node":                    "mqserver.interfaces.* mqserver.events.* "
                                         f"mqserver.permissions {QUEUES} {WIRE} idl.otids",
     "mqserver.interfaces.*":            "mqserver.interfaces.* mqserver.events.* "
@@ -365,6 +369,7 @@ LAYERS = {
                                         "mqserver.storage.format mqserver.errors",
     "mqserver.storage.segments":        "mqserver.storage.disk mqserver.storage.format "
                                         "mqserver.errors",
+    "mqserver.storage.timed_disk":      "mqserver.storage.disk",
     "mqserver.storage.disk":            "mqserver.errors",
     "mqserver.storage.findings":        "mqserver.errors",
     "mqserver.storage.format":          "mqserver.errors",
@@ -378,7 +383,12 @@ LAYERS = {
     "mqserver.errors":                  "",
 
     # idl: the contracts, their Python image, and the way to the network. Nothing of ours beneath.
-    "idl.serving":                      f"idl.settings idl.orb.guard idl.dispatch {CALLS}",
+    "idl.serving":                      "idl.settings idl.exposition idl.measures "
+                                        "idl.orb.monitor idl.orb.guard idl.dispatch "
+                                        f"{CALLS}",
+    "idl.exposition":                   "idl.measures",
+    "idl.measures":                     "",
+    "idl.orb.monitor":                  f"idl.orb.guard {CALLS}",
     "idl.orb":                          "idl.orb.network idl.orb.guard",
     "idl.orb.network":                  "idl.orb.client idl.orb.server idl.orb.endpoint "
                                         "idl.orb.frames idl.orb.guard idl.proxies idl.dispatch "
