@@ -15,14 +15,21 @@ from typing import TypeVar
 from zlib import crc32
 
 from clients import structs
-from clients.errors import Damaged, KeyNotKnownYet
+from clients.errors import Damaged, KeyNotKnownYet, LimitExceeded
 from idl.mapping import InvalidValue
 from idl.mq import mqAttribute, mqBatch, mqHeader, mqTaken, mqTimestamp
 
 NUMBER_MAX = 2**16 - 1
 SENDER_LENGTH_MAX = 255
-# What a message takes beside its payload, attributes included, roughly: for the limits of a call.
+# What a node takes; it says so itself, but not before all of it was sent.
+ATTRIBUTES_MAX = 10_000
+ATTRIBUTES_LENGTH_MAX = 64 * 1024
+# What fits into one call, whatever a node allows.
+PAYLOAD_BYTES_MAX = 64 * 1024 * 1024
+# What a message takes beside its payload, roughly: for the limits of a call. Attributes are many
+# small values, of which a node reads only so many in one call.
 OVERHEAD_BYTES = 32
+ATTRIBUTE_BYTES = 64
 
 T = TypeVar("T", int, str)
 
@@ -131,18 +138,28 @@ class Message:
     @property
     def size(self) -> int:
         """How many bytes it takes in a call, roughly."""
-        extra = sum(len(key) + len(value) for key, value in self.attributes)
+        extra = sum(len(key) + len(value) + ATTRIBUTE_BYTES for key, value in self.attributes)
         return len(self.payload) + extra + OVERHEAD_BYTES
 
 
 def checked_payload(payload: object) -> bytes:
     """The payload as bytes; text is refused, since only its writer knows the encoding."""
     if type(payload) is bytes:
+        _check_size(len(payload))
         return payload
     if isinstance(payload, bytes | bytearray | memoryview):
+        _check_size(memoryview(payload).nbytes)
         return bytes(payload)
     hint = ": encode it, as in text.encode()" if isinstance(payload, str) else ""
     raise TypeError(f"a payload is bytes, not {type(payload).__name__}{hint}")
+
+
+def _check_size(size: int) -> None:
+    if size > PAYLOAD_BYTES_MAX:
+        raise LimitExceeded(
+            f"a payload of {size} bytes: {PAYLOAD_BYTES_MAX} at most can be sent, and a node may "
+            "allow less; nothing was put. Keep large data elsewhere, and put where it is"
+        )
 
 
 def _check_number(what: str, value: object) -> None:
@@ -174,6 +191,12 @@ def _checked_attributes(given: object) -> Attributes:
         for part in pair:
             _check_text("an attribute", part)
         found.append((pair[0], pair[1]))
+    if len(found) > ATTRIBUTES_MAX:
+        raise InvalidValue(f"{len(found)} attributes, {ATTRIBUTES_MAX} are allowed in a message")
+    length = sum([len(key) + len(value) for key, value in found])
+    if length > ATTRIBUTES_LENGTH_MAX:
+        allowed = f"{ATTRIBUTES_LENGTH_MAX} are allowed in a message"
+        raise InvalidValue(f"attributes have {length} characters, {allowed}")
     return tuple(found)
 
 
@@ -190,7 +213,11 @@ Item = bytes | Message
 
 def item_of(given: object) -> Item:
     """What was given to put_many, checked."""
-    if type(given) is bytes or type(given) is Message:
+    if type(given) is bytes:
+        if len(given) > PAYLOAD_BYTES_MAX:
+            _check_size(len(given))
+        return given
+    if type(given) is Message:
         return given
     return given if isinstance(given, Message) else checked_payload(given)
 

@@ -100,7 +100,7 @@ class Queue:
         A full queue raises `QueueFull`, at once or when there was no room for `timeout` seconds.
         """
         if type(payload) is bytes and not (priority or group or attributes or sender):
-            item: Item = payload
+            item: Item = item_of(payload)
         else:
             item = _message(payload, priority, group, attributes, sender)
         transaction = chosen(tx)

@@ -31,6 +31,10 @@ class Unreadable(ValueError):
     """A body is not what it should be: not msgpack, a foreign extension, or of the wrong form."""
 
 
+class TooMany(Unreadable):
+    """A body is whole, and holds more values than are built for one call."""
+
+
 # Packers that nobody uses now: to make one takes longer than to pack a call with it.
 _PACKERS: deque[msgpack.Packer] = deque()
 
@@ -68,6 +72,8 @@ def unpack(body: bytes | memoryview) -> Any:
             max_array_len=limit,
             max_map_len=limit,
         )
+    except TooMany:
+        raise
     except (ValueError, msgpack.UnpackException, RecursionError, TypeError) as wrong:
         # The text of the library may quote what was sent, and is of no use to the sender.
         raise Unreadable("the message body cannot be read") from wrong
@@ -113,7 +119,7 @@ class _Budget:
     def count(self, container: Any) -> Any:
         self._left -= len(container) + UNITS_PER_CONTAINER
         if self._left < 0:
-            raise Unreadable("too many values in one message")
+            raise TooMany("too many values in one call: send less at a time")
         return container
 
 

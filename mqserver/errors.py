@@ -78,7 +78,7 @@ class QueueFull(QueueError):
 
 
 class LimitExceeded(MqError):
-    """More is asked for than this node allows; nothing was changed. Ask for less at once."""
+    """This is more than the node allows; nothing was changed. Send or ask for less at a time."""
 
 
 class MessageNotFound(MqError):

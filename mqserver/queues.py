@@ -9,8 +9,9 @@ What holds:
 
 1. Nobody stores more than the limits allow: what open branches have stored counts as well. Nodes
    that share a storage do not wait for each other, so that together they may exceed a limit a bit.
-2. What one call takes has fewer bytes than `bytes_hard_max`, whatever the sizes of the messages, as
-   long as none is larger than `message_bytes_max`: so the answer can be sent.
+2. What one call takes has fewer bytes than `bytes_hard_max`, and fewer values than a reader builds
+   from one answer, whatever the messages are, as long as none is larger than `message_bytes_max`:
+   so the answer can be sent, and read. What is taken and cannot be read would be lost.
 """
 
 from __future__ import annotations
@@ -44,9 +45,17 @@ from mqserver.waiting import Waiting
 
 KEY_DIGITS = 15
 PURGED_AT_ONCE = 1000
-# What a message has beside payload and attributes; and how many characters the latter may have.
+# What a message has beside payload and attributes; how many of these it may have, and with how many
+# characters.
 HEADER_BYTES = 64
 ATTRIBUTES_LENGTH_MAX = 64 * 1024
+ATTRIBUTES_MAX = 10_000
+# What a reader counts for a message and for each of its attributes, and where an answer ends for
+# that. A body of more than two million is refused unread: see `idl.wire`.
+VALUES_PER_MESSAGE = 26
+VALUES_PER_ATTRIBUTE = 11
+VALUES_SOFT_MAX = 1_200_000
+VALUES_HARD_MAX = 1_800_000
 
 
 def key_text(number: int) -> str:
@@ -69,6 +78,11 @@ def weight(payload: bytes, attributes: Attributes) -> int:
     return size
 
 
+def values_of(attributes: Attributes) -> int:
+    """How many values whoever reads a message with these builds; rather too many than too few."""
+    return VALUES_PER_MESSAGE + VALUES_PER_ATTRIBUTE * len(attributes)
+
+
 @dataclass(frozen=True)
 class QueueLimits:
     """What a node allows, and how it waits. `is_shared`: other nodes use the same storage."""
@@ -86,20 +100,22 @@ class QueueLimits:
 class _Known:
     """A queue as it was last seen. What it holds is at most `counted` and `counted_bytes`.
 
-    No message in it is larger than `largest`, unless other nodes put it there.
+    No message in it is larger than `largest`, or has more values than `widest`, unless other nodes
+    put it there.
     """
 
-    __slots__ = ("counted", "counted_bytes", "largest", "lock", "seen_at", "settings")
+    __slots__ = ("counted", "counted_bytes", "largest", "lock", "seen_at", "settings", "widest")
 
     def __init__(self, info: QueueInfo, limits: QueueLimits, now: float) -> None:
         self.lock = threading.Lock()
         self.settings = info.settings
         self.counted = info.visible + info.locked
         self.counted_bytes = info.payload_bytes
-        self.largest = 0
+        self.largest = self.widest = 0
         if self.counted:
             largest = min(limits.message_bytes_max, info.payload_bytes)
             self.largest = largest + HEADER_BYTES + 4 * ATTRIBUTES_LENGTH_MAX
+            self.widest = VALUES_PER_MESSAGE + VALUES_PER_ATTRIBUTE * ATTRIBUTES_MAX
         self.seen_at = now
 
 
@@ -182,6 +198,7 @@ class Queues:
         before = self._known.get(queue)
         if before is not None:
             found.largest = max(found.largest, before.largest)
+            found.widest = max(found.widest, before.widest)
         self._known[queue] = found
         return found
 
@@ -259,14 +276,18 @@ class Queues:
             raise QueueDisabled(queue)
         if len(messages) == 1:
             largest = weight(messages[0].payload, messages[0].attributes)
+            widest = values_of(messages[0].attributes)
         elif isinstance(messages, MessageColumns) and not messages.has_attributes:
             largest = weight(max(messages.payloads, key=len), ())
+            widest = values_of(())
         else:
             largest = max([weight(new.payload, new.attributes) for new in messages], default=0)
-        if largest > known.largest:
+            widest = max([values_of(new.attributes) for new in messages], default=0)
+        if largest > known.largest or widest > known.widest:
             # Before it is stored, so that nobody takes it who counts on smaller ones.
             with known.lock:
                 known.largest = max(known.largest, largest)
+                known.widest = max(known.widest, widest)
         if not settings.messages_max and not settings.bytes_max:
             return self._storage.store(branch, queue, messages)
         with known.lock:
@@ -310,7 +331,10 @@ class Queues:
     def take_now(
         self, branch: bytes, queue: str, selection: Selection, count: int, bytes_max: int
     ) -> list[Message]:
-        """The branch has taken what there is, up to so many messages and about so many bytes."""
+        """The branch has taken what there is, up to so many messages and about so many bytes.
+
+        More bytes than fit into an answer are for who sends them in pieces: see `fitting`.
+        """
 
         def more(found: list[Message], most: int) -> list[Message]:
             return self._storage.take(branch, queue, selection, most)
@@ -337,16 +361,19 @@ class Queues:
 
         Once taken they could not be given back one by one.
         """
-        if len(keys) * known.largest <= self.limits.bytes_hard_max:
+        bytes_max, count = self.limits.bytes_hard_max, len(keys)
+        if count * known.largest <= bytes_max and count * known.widest <= VALUES_HARD_MAX:
             return
-        size = 0
+        size = values = 0
         for key in keys:
             message = self._storage.read(queue, key)
-            size += (
-                known.largest if message is None else weight(message.payload, message.attributes)
-            )
-            if size > self.limits.bytes_hard_max:
-                raise LimitExceeded(f"{len(keys)} messages of {queue} by key, too large together")
+            if message is None:
+                size, values = size + known.largest, values + known.widest
+            else:
+                size += weight(message.payload, message.attributes)
+                values += values_of(message.attributes)
+            if size > bytes_max or values > VALUES_HARD_MAX:
+                raise LimitExceeded(f"{count} messages of {queue} by key, too large together")
 
     # --- Reading without taking
 
@@ -386,16 +413,33 @@ class Queues:
         found: list[Message] = []
         if known is None:
             return found
-        size = 0
+        is_answer = bytes_max <= self.limits.bytes_hard_max
+        size = values = 0
         while len(found) < count and size < bytes_max:
             room = max(self.limits.bytes_hard_max, bytes_max) - size
             most = min(count - len(found), max(1, room // max(1, known.largest)))
+            if is_answer:
+                most = min(most, max(1, (VALUES_HARD_MAX - values) // max(1, known.widest)))
             step = more(found, most)
             found += step
             if len(step) < most or len(found) >= count:
                 break
             size += sum([weight(message.payload, message.attributes) for message in step])
+            values += sum([values_of(message.attributes) for message in step])
+            if is_answer and values >= VALUES_SOFT_MAX:
+                break
         return found
+
+    def fitting(self, messages: Sequence[Message]) -> int:
+        """How many of the first of these make an answer; at least one, where there is one."""
+        size = values = 0
+        for position, message in enumerate(messages):
+            size += weight(message.payload, message.attributes)
+            values += values_of(message.attributes)
+            is_full = size > self.limits.bytes_soft_max or values > VALUES_HARD_MAX
+            if is_full and position:
+                return position
+        return len(messages)
 
     def wait_for(self, queue: str, look: Callable[[], int], wait_s: float) -> int:
         """What `look` finds, which is asked again with each arrival, for so long."""

@@ -27,7 +27,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from clients import structs
 from clients.errors import Damaged
-from clients.messages import OVERHEAD_BYTES
+from clients.messages import ATTRIBUTE_BYTES, OVERHEAD_BYTES
 from clients.spark.errors import SchemaError
 from clients.spark.headers import (
     HEADER_DDL,
@@ -138,7 +138,7 @@ class Encoder:
 
 
 def _text_size(attributes: Sequence[mqAttribute]) -> int:
-    return sum(len(each.key) + len(each.value) for each in attributes)
+    return sum(len(each.key) + len(each.value) + ATTRIBUTE_BYTES for each in attributes)
 
 
 def _spans(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:

@@ -293,6 +293,9 @@ class Server:
             name, operation, arguments = wire.unpack_call(request.body)
             if request.transaction:
                 transaction = _read_transaction(request.transaction, references)
+        except wire.TooMany as too_many:
+            # Not damage, and no better when it is sent again.
+            return _refusal(system.IMP_LIMIT(str(too_many)), references)
         except (wire.Unreadable, InvalidValue) as unreadable:
             return _refusal(system.MARSHAL(str(unreadable)), references)
         except system.SystemException as refused:

@@ -40,7 +40,7 @@ from mqserver.interfaces.translation import (
     translating,
 )
 from mqserver.permissions import Right
-from mqserver.queues import key_number, weight
+from mqserver.queues import key_number
 from mqserver.storage.contract import (
     EVERYTHING,
     Message,
@@ -361,16 +361,8 @@ class NodeServant:
         messages = found.lists.get(name)
         if messages is None:
             raise ReservationNotFound(name, 0)
-        return taken_of(self._fitting(messages[start:stop]))
-
-    def _fitting(self, messages: list[Message]) -> list[Message]:
-        """As many of the first as fit into an answer, and at least one."""
-        size = 0
-        for position, message in enumerate(messages):
-            size += weight(message.payload, message.attributes)
-            if size > self._queues.limits.bytes_soft_max and position:
-                return messages[:position]
-        return messages
+        wanted = messages[start:stop]
+        return taken_of(wanted[: self._queues.fitting(wanted)])
 
     # --- Reservations
 

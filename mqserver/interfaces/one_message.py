@@ -13,9 +13,9 @@ from typing import TypeVar
 from idl.call import Call
 from idl.cos import Control
 from idl.mq import mqAttribList, mqHeader
-from mqserver.errors import BranchEnded, LimitExceeded, QueueNotFound
+from mqserver.errors import BranchEnded, QueueNotFound
 from mqserver.interfaces.parts import Parts
-from mqserver.interfaces.translation import new_message
+from mqserver.interfaces.translation import new_message, too_large
 from mqserver.permissions import Right
 from mqserver.storage.contract import EVERYTHING, Message, NewMessage, Outcome
 from mqserver.transactions.requests import CLEAN_ERRORS, Branch, Done, ended, give_up
@@ -42,7 +42,7 @@ class OneMessage:
         parts.queues.check_usable(queue)
         largest = parts.queues.limits.message_bytes_max
         if len(data) > largest:
-            raise LimitExceeded(f"{largest} bytes in one message")
+            raise too_large(len(data), largest)
         new = [new_message(header, attrib, data, parts.now_us(), call.principal.name)]
         branch = self._joined(call, control)
         if branch is None:

@@ -29,7 +29,7 @@ from idl.mq import (
     mqTimestamp,
 )
 from mqserver import errors
-from mqserver.queues import ATTRIBUTES_LENGTH_MAX, KEY_DIGITS, key_text, weight
+from mqserver.queues import ATTRIBUTES_LENGTH_MAX, ATTRIBUTES_MAX, KEY_DIGITS, key_text, weight
 from mqserver.storage.contract import (
     EVERYTHING,
     Attributes,
@@ -89,7 +89,7 @@ def _refuse(batch: mqBatch, message_bytes_max: int, position: int) -> None:
         if zlib.crc32(payload) != digest:
             raise DigestMismatch(position)
         if len(payload) > message_bytes_max:
-            raise errors.LimitExceeded(f"{message_bytes_max} bytes in one message")
+            raise too_large(len(payload), message_bytes_max)
         position += 1
 
 
@@ -127,11 +127,22 @@ def selection_of(wanted: mqSelection) -> Selection:
     return Selection(wanted.groupID, wanted.priorityMin, _pairs(wanted.attribs))
 
 
+def too_large(size: int, allowed: int) -> errors.LimitExceeded:
+    """A payload has more bytes than the node allows."""
+    told = f"a message of {size} bytes; {allowed} are allowed by limits.message_bytes"
+    return errors.LimitExceeded(told)
+
+
 def _pairs(attribs: mqAttribList) -> Attributes:
     if not attribs:
         return ()
-    if sum([len(pair.key) + len(pair.value) for pair in attribs]) > ATTRIBUTES_LENGTH_MAX:
-        raise errors.LimitExceeded(f"{ATTRIBUTES_LENGTH_MAX} characters of attributes")
+    if len(attribs) > ATTRIBUTES_MAX:
+        told = f"{len(attribs)} attributes of one message; {ATTRIBUTES_MAX} are allowed"
+        raise errors.LimitExceeded(told)
+    length = sum([len(pair.key) + len(pair.value) for pair in attribs])
+    if length > ATTRIBUTES_LENGTH_MAX:
+        told = f"{length} characters in the attributes of one message; {ATTRIBUTES_LENGTH_MAX} are"
+        raise errors.LimitExceeded(f"{told} allowed")
     return tuple([(pair.key, pair.value) for pair in attribs])
 
 

@@ -181,9 +181,15 @@ class Work:
         """The branch is about to store so much. Raises `LimitExceeded`."""
         limits = self.limits
         if found.stored + count > limits.branch_messages_max:
-            raise LimitExceeded(f"{limits.branch_messages_max} messages in one branch")
+            raise LimitExceeded(
+                f"one transaction puts at most {limits.branch_messages_max} messages: "
+                "limits.transaction_messages"
+            )
         if found.stored_bytes + size > limits.branch_bytes_max:
-            raise LimitExceeded(f"{limits.branch_bytes_max} bytes in one branch")
+            raise LimitExceeded(
+                f"one transaction puts at most {limits.branch_bytes_max} bytes: "
+                "limits.transaction_bytes"
+            )
 
     # --- Branches that a coordinator was told of
 

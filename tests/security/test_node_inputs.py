@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
+import zlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,7 +28,9 @@ from idl.mq import (
     mqQueueSettings,
     mqTimestamp,
 )
+from idl.wire import UNITS_MAX
 from mqserver.permissions import OPERATION_RIGHTS
+from mqserver.queues import ATTRIBUTES_LENGTH_MAX, ATTRIBUTES_MAX
 from tests.security.attacker import call
 from tests.security.guarded_node import (
     ALL,
@@ -212,6 +215,41 @@ def test_attributes_hold_any_text_and_come_back_as_they_were(guarded: GuardedNod
         assert standard.mqRemove(second)
         assert not standard.mqRemove(second)
         assert not standard.mqRemove("nonsense")
+
+
+# Bad inputs 48 and 51
+def test_too_many_or_too_long_attributes_are_refused_with_the_limit(guarded: GuardedNode) -> None:
+    standard = guarded.orb("any").proxy(guarded.reference("standard/b.text"), Mq_Standard)
+    node = guarded.as_node("any")
+    cases = {
+        ATTRIBUTES_MAX: (mqAttribute("", ""),) * (ATTRIBUTES_MAX + 1),
+        ATTRIBUTES_LENGTH_MAX: (mqAttribute("a", "b" * ATTRIBUTES_LENGTH_MAX),),
+    }
+    with guarded.unharmed():
+        for limit, attribs in cases.items():
+            one = mqBatch((b"x",), (zlib.crc32(b"x"),), (), (), (), (), (attribs,))
+            with pytest.raises(system.IMP_LIMIT, match=str(limit)):
+                standard.mqPut(None, HEADER, attribs, b"x")
+            with pytest.raises(system.IMP_LIMIT, match=str(limit)) as refused:
+                node.putMany(ALONE, 0, "b.text", one)
+            assert refused.value.completed is system.Completion.NO
+    assert node.countMessages("b.text") == 0
+
+
+# Bad inputs 51 and 56
+def test_a_call_of_too_many_values_is_refused_as_such_and_not_as_damaged(
+    guarded: GuardedNode,
+) -> None:
+    wide = (mqAttribute("", ""),) * ATTRIBUTES_MAX
+    count = UNITS_MAX // (10 * ATTRIBUTES_MAX) + 1
+    payloads, digests = (b"x",) * count, (zlib.crc32(b"x"),) * count
+    node = guarded.as_node("any")
+    with guarded.unharmed(), pytest.raises(system.IMP_LIMIT, match="send less") as refused:
+        node.putMany(
+            ALONE, 0, "b.text", mqBatch(payloads, digests, (), (), (), (), (wide,) * count)
+        )
+    assert refused.value.completed is system.Completion.NO
+    assert node.countMessages("b.text") == 0
 
 
 # Bad input 55

@@ -2,14 +2,29 @@
 
 import pickle
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 from zlib import crc32
 
 import pytest
 
-from clients.errors import Damaged, KeyNotKnownYet
-from clients.messages import Key, Message, batch_of, item_of, messages_of
+from clients.branches import HELD_BYTES_MAX, HELD_MESSAGES_MAX
+from clients.errors import Damaged, KeyNotKnownYet, LimitExceeded
+from clients.messages import (
+    ATTRIBUTES_LENGTH_MAX,
+    ATTRIBUTES_MAX,
+    PAYLOAD_BYTES_MAX,
+    Key,
+    Message,
+    batch_of,
+    item_of,
+    messages_of,
+)
+from idl import wire
+from idl.mapping import InvalidValue, Structure
+from idl.marshal import References, codec_of
 from idl.mq import mqAttribute, mqBatch, mqTaken, mqTimestamp
+from idl.orb.guard import Limits
+from mqserver import queues
 
 TEXT = "000000000000042"
 
@@ -133,3 +148,39 @@ def test_a_payload_that_was_altered_is_reported() -> None:
     altered = mqBatch((b"a",), (crc32(b"b"),), (), (), (), (), ())
     with pytest.raises(Damaged, match="digest"):
         messages_of(mqTaken((TEXT,), altered))
+
+
+def test_what_no_node_takes_is_refused_where_it_is_written() -> None:
+    with pytest.raises(InvalidValue, match="10001 attributes, 10000 are allowed"):
+        Message(b"", attributes=(("", ""),) * (ATTRIBUTES_MAX + 1))
+    with pytest.raises(InvalidValue, match="65537 characters, 65536 are allowed"):
+        Message(b"", attributes=(("a", "b" * ATTRIBUTES_LENGTH_MAX),))
+    Message(b"", attributes=(("", ""),) * ATTRIBUTES_MAX)
+    too_large = bytes(PAYLOAD_BYTES_MAX + 1)
+    for payload in (too_large, bytearray(too_large), memoryview(too_large)):
+        with pytest.raises(LimitExceeded, match="nothing was put"):
+            Message(payload)  # type: ignore[arg-type]
+        with pytest.raises(LimitExceeded, match="nothing was put"):
+            item_of(payload)
+
+
+def test_the_limits_of_a_message_are_those_of_a_node() -> None:
+    assert (queues.ATTRIBUTES_MAX, queues.ATTRIBUTES_LENGTH_MAX) == (
+        ATTRIBUTES_MAX,
+        ATTRIBUTES_LENGTH_MAX,
+    )
+    assert Limits().message_bytes_max == PAYLOAD_BYTES_MAX
+
+
+def test_a_call_holds_no_more_attributes_than_a_node_reads() -> None:
+    """However attributes are spread over messages that are kept back until a call is full."""
+    for attributes in (13, ATTRIBUTES_MAX):
+        item = Message(b"", attributes=(("", ""),) * attributes)
+        count = min(HELD_MESSAGES_MAX, HELD_BYTES_MAX // item.size + 1)
+        wire.unpack(wire.pack(_written(batch_of([item] * count, ""))))
+
+
+def _written(batch: mqBatch) -> object:
+    codec = codec_of(Structure(mqBatch))
+    assert codec.write is not None
+    return codec.write(batch, cast(References, None))

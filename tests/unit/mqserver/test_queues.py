@@ -2,12 +2,35 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 
+from idl import wire
+from idl.mapping import Structure
+from idl.marshal import References, codec_of
+from idl.mq import mqTaken
 from mqserver import errors
 from mqserver.arrivals import WatchedStorage
-from mqserver.queues import QueueLimits, Queues, key_number, key_text, weight
-from mqserver.storage.contract import EVERYTHING, NewMessage, QueueSettings, Selection, Storage
+from mqserver.interfaces.translation import taken_of
+from mqserver.queues import (
+    ATTRIBUTES_MAX,
+    VALUES_HARD_MAX,
+    QueueLimits,
+    Queues,
+    key_number,
+    key_text,
+    values_of,
+    weight,
+)
+from mqserver.storage.contract import (
+    EVERYTHING,
+    Message,
+    NewMessage,
+    QueueSettings,
+    Selection,
+    Storage,
+)
 from mqserver.storage.memory import MemoryStorage
 from tests.unit.mqserver.node_world import Started
 
@@ -235,6 +258,50 @@ def test_messages_by_key_that_would_not_fit_together_are_refused_before_they_are
         queues.take_keys(C, "q", list(keys), 0)
     assert len(queues.take_keys(C, "q", [keys[0], keys[2]], 0)) == 2
     assert len(queues.take_keys(C, "q", [keys[1]], 0)) == 1
+
+
+def _with_attributes(count: int, attributes: int) -> list[NewMessage]:
+    return [NewMessage(b"x", 0, attributes=(("a", ""),) * attributes)] * count
+
+
+def test_what_is_taken_at_once_can_be_read_however_many_attributes_there_are() -> None:
+    queues = made()
+    wide, few = ATTRIBUTES_MAX, VALUES_HARD_MAX // values_of((("", ""),) * ATTRIBUTES_MAX)
+    queues.store(B, "q", _with_attributes(2 * few, wide))
+    commit(queues, B)
+    taken = queues.take(C, "q", EVERYTHING, 2 * few, 0)
+    assert 0 < len(taken) <= few
+    wire.unpack(wire.pack(_plain(taken)))
+    browsed = queues.browse("q", EVERYTHING, 0, 2 * few)
+    wire.unpack(wire.pack(_plain(browsed)))
+    assert 0 < queues.fitting(taken * 3) <= few
+
+
+def test_what_is_taken_at_once_can_be_read_however_many_small_messages_there_are() -> None:
+    queues = made()
+    queues.store(B, "q", [NewMessage(b"", 0, 1, 1, 1, "s", ())] * 80_000)
+    commit(queues, B)
+    taken = queues.take(C, "q", EVERYTHING, 80_000, 0)
+    assert 10_000 < len(taken) < 80_000
+    wire.unpack(wire.pack(_plain(taken)))
+
+
+def test_messages_by_key_that_could_not_be_read_together_are_refused_before_they_are_taken() -> (
+    None
+):
+    queues = made()
+    keys = queues.store(B, "q", _with_attributes(20, ATTRIBUTES_MAX))
+    commit(queues, B)
+    with pytest.raises(errors.LimitExceeded):
+        queues.take_keys(C, "q", list(keys), 0)
+    assert len(queues.take_keys(C, "q", list(keys)[:10], 0)) == 10
+
+
+def _plain(taken: list[Message]) -> object:
+    """The answer as it is sent."""
+    codec = codec_of(Structure(mqTaken))
+    assert codec.write is not None
+    return codec.write(taken_of(taken), cast(References, None))
 
 
 def test_a_timeout_by_key_names_queue_and_key() -> None:
