@@ -34,7 +34,7 @@ from idl.call import Call
 from idl.dispatch import Authorize
 from idl.mapping import InvalidValue
 from idl.orb import NetworkOrb
-from idl.serving import Entrance, Opening, Watch
+from idl.serving import Entrance, Opening, Watch, not_listening
 from idl.settings import BadSetting, Program, Settings, add_flags, flags_of, read_settings
 from idl.toml_files import BadFile
 from mqserver.errors import StorageError
@@ -87,7 +87,7 @@ def _run(settings: Settings, entrance: Entrance, stopping: _Stopping, watch: Wat
         orb = _orb(entrance, opening)
     except (UnsafeSetting, OSError) as wrong:
         decisions.close()
-        return _regret(f"cannot listen on {entrance.listen}: {wrong}", WRONG_SETTINGS)
+        return _regret(not_listening(entrance.listen, wrong), WRONG_SETTINGS)
     service = Service(
         orb, decisions, tasks, secrets.token_bytes, _times(settings), stopping.because
     )

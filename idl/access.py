@@ -224,7 +224,8 @@ def check_listening(host: str, tls: Tls | None, authenticator: Authenticator | N
         text for text, given in (("TLS", tls), ("an authenticator", authenticator)) if given is None
     ]
     raise UnsafeSetting(
-        f"listening on {host} lets other machines in, and {' and '.join(lacking)} is not set up: "
+        f"listening on {host} lets other machines in, and this is not set up: "
+        f"{' and '.join(lacking)}; "
         "configure TLS and authentication, or listen on 127.0.0.1"
     )
 
@@ -242,10 +243,16 @@ def is_loopback(host: str) -> bool:
 
 def _read_private(path: Path) -> bytes:
     _check_private(path)
-    return path.read_bytes()
+    try:
+        return path.read_bytes()
+    except OSError as refused:
+        raise UnsafeSetting(f"{path} cannot be read: {refused.strerror}") from refused
 
 
 def _check_private(path: Path) -> None:
-    mode = os.stat(path).st_mode
+    try:
+        mode = os.stat(path).st_mode
+    except OSError as refused:
+        raise UnsafeSetting(f"{path} cannot be read: {refused.strerror}") from refused
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise UnsafeSetting(f"{path} can be read or changed by others: chmod 600 {path}")

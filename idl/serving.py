@@ -6,6 +6,7 @@ for `idl.access` to say, and what callers may do for the server itself.
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Callable
 
@@ -20,7 +21,7 @@ from idl.access import (
     UnsafeSetting,
     check_listening,
 )
-from idl.call import Call
+from idl.call import Address, Call
 from idl.dispatch import Authorize
 from idl.measures import Durations, Measure, Measures
 from idl.orb.guard import Limits
@@ -97,7 +98,7 @@ class Watch:
         try:
             self._monitor = Monitor(self._listen, watched, entrance.tls, entrance.authenticator)
         except OSError as wrong:
-            raise OSError(f"cannot listen on {self._listen} for metrics: {wrong}") from wrong
+            raise OSError(f"for metrics: {not_listening(self._listen, wrong)}") from wrong
         log.info("metrics, health and readiness are told on %s", self._monitor.address)
 
     def _measured(self) -> list[Measure]:
@@ -107,6 +108,18 @@ class Watch:
         """Nobody watches any more."""
         if self._monitor is not None:
             self._monitor.close()
+
+
+def not_listening(address: Address, wrong: Exception) -> str:
+    """Why a server cannot listen there, and what to do."""
+    if not isinstance(wrong, OSError):
+        return f"cannot listen on {address}: {wrong}"
+    # What Python adds in brackets is the address once more.
+    reason = str(wrong.strerror or wrong).partition(" (while")[0]
+    advice = ""
+    if wrong.errno == errno.EADDRINUSE:
+        advice = "; another program listens there: stop it, or choose another port"
+    return f"cannot listen on {address}: {reason}{advice}"
 
 
 def _tls(settings: Settings) -> Tls | None:

@@ -36,7 +36,7 @@ from idl import logs
 from idl.access import UnsafeSetting
 from idl.mapping import InvalidValue
 from idl.orb import NetworkOrb
-from idl.serving import Entrance, Opening, Watch
+from idl.serving import Entrance, Opening, Watch, not_listening
 from idl.settings import BadSetting, Program, Settings, add_flags, flags_of, read_settings
 from idl.toml_files import BadFile
 from idl.turns import give_way, step_aside
@@ -123,7 +123,7 @@ def _run(given: _Given) -> int:
     except (UnsafeSetting, OSError) as wrong:
         storage.close()
         code = SYSTEM if isinstance(wrong, OSError) else WRONG_SETTINGS
-        return _regret(f"cannot listen on {given.entrance.listen}: {wrong}", code)
+        return _regret(not_listening(given.entrance.listen, wrong), code)
     node = _composed(given, orb, storage)
     try:
         node.start()

@@ -36,7 +36,7 @@ from mqserver.transactions.abandoned import Abandoned
 from mqserver.transactions.alone import Alone
 from mqserver.transactions.joining import Joining
 from mqserver.transactions.orphans import AskingTimes, Orphans
-from mqserver.transactions.requests import WorkLimits
+from mqserver.transactions.requests import WorkLimits, named
 from mqserver.transactions.resource import Resources
 from mqserver.transactions.work import Work
 
@@ -107,6 +107,13 @@ def _checked(name: str) -> str:
             f"node name {name[:60]!r}: use 1 to 64 letters, digits, dots, hyphens, underscores"
         ) from None
     return name
+
+
+def _log_end(branch: bytes, outcome: Outcome) -> None:
+    """At level debug the log says how each branch ended; what it did was said by the queues."""
+    if log.isEnabledFor(logging.DEBUG):
+        told = outcome.name.lower().replace("_", " ")
+        log.debug("a branch is %s", told, extra=named(branch))
 
 
 class Node:
@@ -185,6 +192,7 @@ class Node:
         self.storage.listen(self.queues.waiting.arrived)
         self.storage.listen(self.channels.arrived)
         self.storage.listen_to_ends(self.work.has_ended)
+        self.storage.listen_to_ends(_log_end)
         self.resources.publish()
         self._thread.start()
         self._publish()

@@ -16,8 +16,9 @@ What holds:
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from idl.turns import step_aside
@@ -41,10 +42,14 @@ from mqserver.storage.contract import (
     Selection,
     Storage,
 )
+from mqserver.transactions.requests import named
 from mqserver.waiting import Waiting
+
+log = logging.getLogger("oncemq.node")
 
 KEY_DIGITS = 15
 PURGED_AT_ONCE = 1000
+KEYS_LOGGED_MAX = 10
 # What a message has beside payload and attributes; how many of these it may have, and with how many
 # characters.
 HEADER_BYTES = 64
@@ -68,6 +73,14 @@ def key_number(queue: str, text: str) -> int:
     if len(text) != KEY_DIGITS or not text.isascii() or not text.isdigit():
         raise MessageNotFound(queue, text)
     return int(text)
+
+
+def _log_keys(done: str, branch: bytes, queue: str, keys: Iterable[int], count: int) -> None:
+    """At level debug the log says what became of each message, by its key and transaction."""
+    shown = [key_text(key) for key, _ in zip(keys, range(KEYS_LOGGED_MAX), strict=False)]
+    more = f" and {count - len(shown)} more" if count > len(shown) else ""
+    known = {"queue": queue, "message_key": ",".join(shown) + more, **named(branch)}
+    log.debug("%d messages %s", count, done, extra=known)
 
 
 def weight(payload: bytes, attributes: Attributes) -> int:
@@ -289,13 +302,16 @@ class Queues:
                 known.largest = max(known.largest, largest)
                 known.widest = max(known.widest, widest)
         if not settings.messages_max and not settings.bytes_max:
-            return self._storage.store(branch, queue, messages)
-        with known.lock:
-            self._make_room(known, queue, messages)
             keys = self._storage.store(branch, queue, messages)
-            known.counted += len(messages)
-            known.counted_bytes += sum(len(message.payload) for message in messages)
-            return keys
+        else:
+            with known.lock:
+                self._make_room(known, queue, messages)
+                keys = self._storage.store(branch, queue, messages)
+                known.counted += len(messages)
+                known.counted_bytes += sum(len(message.payload) for message in messages)
+        if log.isEnabledFor(logging.DEBUG):
+            _log_keys("put", branch, queue, keys, len(keys))
+        return keys
 
     def _make_room(self, known: _Known, queue: str, messages: Sequence[NewMessage]) -> None:
         """Raises `QueueFull` when the messages do not fit. What was counted only ever shrinks."""
@@ -317,7 +333,7 @@ class Queues:
         known = self._usable(queue)
         if count == 1 and known is not None:
             # There is one step only, whatever its size.
-            found = self._storage.take(branch, queue, selection, 1)
+            found = self._taken(branch, queue, selection, 1)
             if found or wait_s <= 0:
                 return found
 
@@ -337,9 +353,15 @@ class Queues:
         """
 
         def more(found: list[Message], most: int) -> list[Message]:
-            return self._storage.take(branch, queue, selection, most)
+            return self._taken(branch, queue, selection, most)
 
         return self._collected(self._find(queue), more, count, bytes_max)
+
+    def _taken(self, branch: bytes, queue: str, selection: Selection, most: int) -> list[Message]:
+        taken = self._storage.take(branch, queue, selection, most)
+        if taken and log.isEnabledFor(logging.DEBUG):
+            _log_keys("got", branch, queue, [message.key for message in taken], len(taken))
+        return taken
 
     def take_keys(
         self, branch: bytes, queue: str, keys: Sequence[int], timeout_s: float
@@ -352,9 +374,12 @@ class Queues:
         if known is not None and len(keys) > 1:
             self._check_fitting(known, queue, keys)
         try:
-            return self._storage.take_keys(branch, queue, keys, timeout_s) if keys else []
+            taken = self._storage.take_keys(branch, queue, keys, timeout_s) if keys else []
         except LockTimeout as timeout:
             raise LockTimeout(queue, keys[0]) from timeout
+        if taken and log.isEnabledFor(logging.DEBUG):
+            _log_keys("got by key", branch, queue, keys, len(keys))
+        return taken
 
     def _check_fitting(self, known: _Known, queue: str, keys: Sequence[int]) -> None:
         """Raises `LimitExceeded` for messages that would not fit into one answer.

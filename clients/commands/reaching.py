@@ -214,6 +214,13 @@ def answered(run: Callable[[], int]) -> int:
 
 
 def _words(raised: Exception) -> str:
+    from idl import system
+
+    if isinstance(raised, system.OBJECT_NOT_EXIST):
+        return (
+            "the server there is of another kind than is asked here; by default a node listens on "
+            f"port 7411 and a coordinator on 7410 ({raised.reason})"
+        )
     queue = getattr(raised, "queue", None)
     if queue is None:
         return str(raised)

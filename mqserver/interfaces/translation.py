@@ -342,7 +342,7 @@ ERRORS: dict[type[errors.MqError], tuple[Callable[[Any], Told], Callable[[Any], 
 _UNDECLARED: dict[type[errors.MqError], Callable[[Any], Told]] = {
     errors.LimitExceeded: lambda e: system.IMP_LIMIT(str(e), _NO),
     errors.ReservationError: lambda e: system.BAD_PARAM(str(e), _NO),
-    errors.StorageFull: lambda e: system.IMP_LIMIT(str(e), _NO),
+    errors.StorageFull: lambda e: system.IMP_LIMIT(_hidden(e), _NO),
     errors.StorageError: lambda e: system.INTERNAL(_hidden(e), _MAYBE),
     errors.MqError: lambda e: system.INTERNAL(_hidden(e), _MAYBE),
 }
@@ -359,7 +359,7 @@ def _over(error: errors.BranchEnded) -> Told:
 
 def _hidden(error: errors.MqError) -> str:
     # Files and offsets are for the operator of the node, who finds them in its log.
-    log.error("the storage cannot do its work: %s", error)
+    log.error("a call has failed: %s", error)
     return f"{type(error).__doc__} The node's log has the details."
 
 

@@ -20,6 +20,7 @@ from idl.otids import GTRID_BYTES
 from mqserver.errors import BranchEnded
 from mqserver.storage.contract import Outcome, Storage
 from mqserver.transactions.branch import Request
+from mqserver.transactions.requests import named
 from mqserver.transactions.resource import Resources, ask
 
 log = logging.getLogger("oncemq.node")
@@ -108,7 +109,7 @@ class Orphans:
         self._heard = {branch: self._heard.get(branch, now) for branch in active}
         for branch, heard_at in list(self._heard.items()):
             if now - heard_at >= self._times.silent_s:
-                log.info("branch %s was silent for too long: rolled back", branch.hex())
+                log.info("a branch was silent for too long: rolled back", extra=named(branch))
                 ask(self._storage, branch, Request.EXPIRE)
                 self._resources.ended(branch)
 
@@ -130,7 +131,7 @@ class Orphans:
             with limited(self._times.call_s):
                 status = whom.replay_completion(self._own(branch))
         except (system.SystemException, NotPrepared, InvalidValue) as unclear:
-            log.info("branch %s is in doubt: %s", branch.hex(), unclear)
+            log.info("a branch is in doubt: %s", unclear, extra=named(branch))
             if isinstance(unclear, _NOT_REACHED):
                 self._silent.add(server)
             return False
@@ -147,7 +148,7 @@ class Orphans:
         except (BranchEnded, UserException, system.SystemException) as raced:
             # It was ended while we asked. The coordinator forgets what is committed everywhere, so
             # an answer that took long may even contradict: the branch knows better, and stays.
-            log.info("branch %s was ended meanwhile: %s", branch.hex(), raced)
+            log.info("a branch was ended meanwhile: %s", raced, extra=named(branch))
         self._resources.ended(branch)
         return True
 

@@ -300,6 +300,7 @@ LAYERS = {
                                         "mqserver.transactions.requests "
                                         f"{WIRE} idl.otids",
     "mqserver.transactions.orphans":    "mqserver.transactions.resource "
+                                        "mqserver.transactions.requests "
                                         "mqserver.transactions.branch mqserver.errors "
                                         f"mqserver.storage.contract {WIRE} idl.otids",
     "mqserver.transactions.administration": "mqserver.transactions.resource "

@@ -12,7 +12,7 @@ from idl.cos import RecoveryCoordinator, Resource, Status
 from idl.local import LocalOrb
 from idl.mapping import InvalidValue
 from idl.mq import mqBranch, mqCompletion, mqTaken
-from idl.otids import BRANCH, member_name, split_otid
+from idl.otids import BRANCH, member_name, show, split_otid
 from mqserver.node import Node, NodeSettings
 from mqserver.storage.contract import Outcome
 from mqserver.storage.memory import MemoryStorage
@@ -161,3 +161,44 @@ def test_a_storage_is_closed_when_the_last_call_is_done(world: World) -> None:
     assert putting.result()
     ending.result()
     assert steps == ["stored", "closed"]
+
+
+# --- The log
+
+
+def test_at_level_debug_the_log_follows_each_message_and_its_transaction(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World()
+    branch = world.branch("n1")
+    with caplog.at_level("DEBUG", logger="oncemq.node"):
+        (key,) = world.put("q", b"one")
+        world.node.getMany(branch, 1, "q", ANY, 1, 0)
+        world.node.rollbackBranch(branch)
+        world.node.getKeys(ALONE, 0, "q", (key,))
+        world.put("q", *[b"x"] * 30)
+    world.close()
+    told = [
+        (record.getMessage(), vars(record).get("queue"), vars(record).get("message_key"))
+        for record in caplog.records
+    ]
+    assert ("1 messages put", "q", key) in told
+    assert ("1 messages got", "q", key) in told
+    assert ("a branch is rolled back", None, None) in told
+    assert ("1 messages got by key", "q", key) in told
+    gtrid = split_otid(branch.otid)[0]
+    named = [vars(record).get("transaction") for record in caplog.records]
+    assert named.count(show(gtrid)) == 2
+    # A bulk put is one line, and no longer than it need be.
+    (many,) = [keys for text, _, keys in told if text == "30 messages put"]
+    assert many is not None
+    assert many.endswith(" and 20 more")
+
+
+def test_at_the_usual_level_messages_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    with caplog.at_level("INFO", logger="oncemq.node"):
+        world.put("q", b"one")
+        world.get("q")
+    world.close()
+    assert "messages" not in caplog.text

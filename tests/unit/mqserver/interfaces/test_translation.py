@@ -100,6 +100,17 @@ def test_without_a_row_of_its_own_an_ended_branch_is_an_ended_transaction() -> N
     assert failed.completed is system.Completion.MAYBE
 
 
+# S21
+def test_a_full_disk_is_told_without_its_place_which_stands_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    full = told(errors.StorageFull("/srv/mq/data", "write at 4014080"), ())
+    assert isinstance(full, system.IMP_LIMIT)
+    assert "make room" in full.reason
+    assert "/srv" not in full.reason
+    assert "/srv/mq/data, write at 4014080" in caplog.text
+
+
 def test_messages_go_in_and_out_unchanged() -> None:
     whole = mqBatch(
         (b"x", b""),
