@@ -440,8 +440,17 @@ def check_content(page_bytes: int, first: int, digest: int, payload: bytes, rest
     filled = PAGE_HEADER.size + len(payload) + len(rest)
     if filled != pages_needed(page_bytes, len(payload)) * page_bytes:
         raise _damaged(first, page_bytes, "the run is cut off")
-    if zlib.crc32(payload) != digest or rest.strip(b"\0"):
-        raise _damaged(first, page_bytes, "the run is not whole")
+    start = first * page_bytes + PAGE_HEADER.size
+    end = start + len(payload)
+    if zlib.crc32(payload) != digest:
+        # One checksum is there for all of it: which byte it is nobody can tell.
+        what = f"somewhere in the bytes {start} to {end - 1} the payload is not what was put"
+        raise _damaged(first, page_bytes, what)
+    if rest.strip(b"\0"):
+        place = end + len(rest) - len(rest.lstrip(b"\0"))
+        raise _damaged(
+            first, page_bytes, f"byte {place}, behind the payload, is not the zero it was"
+        )
 
 
 def _damaged(page: int, page_bytes: int, what: str) -> Corruption:

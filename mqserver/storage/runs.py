@@ -101,8 +101,16 @@ class RunCheck:
             what = f"the run has {size} bytes, not {holding.size} ({holding.whose})"
             self._tell(holding, holding.first, what)
         elif is_whole and holding.entry is not None and digest != holding.entry.digest:
-            what = f"the payload does not have its digest ({holding.whose})"
+            where = self._range(holding)
+            what = f"the payload{where} does not have its digest ({holding.whose})"
             self._tell(holding, holding.first, what)
+
+    def _range(self, holding: Holding) -> str:
+        """Where a payload is that has one checksum: where in it the damage is nobody can tell."""
+        if not self._is_undivided(holding.first):
+            return ""
+        start = holding.first * self._control.page_bytes + PAGE_HEADER.size
+        return f", bytes {start} to {start + holding.size - 1},"
 
     def _check_bundle(self, holding: Holding) -> None:
         for entry, payload in self.bundled(holding):

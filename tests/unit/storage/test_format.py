@@ -344,6 +344,15 @@ def test_every_flipped_bit_of_an_undivided_run_is_noticed_with_its_offset() -> N
             _check_undivided(_flipped(data, bit), 3, payload)
 
 
+def test_damage_of_an_undivided_run_is_told_with_the_bytes_among_which_it_is() -> None:
+    payload = bytes(300)
+    data = _undivided(3, payload)
+    with pytest.raises(Corruption, match="in the bytes 800 to 1099 the payload is not"):
+        _check_undivided(_flipped(data, 8 * 200), 3, payload)
+    with pytest.raises(Corruption, match="byte 1102, behind the payload"):
+        _check_undivided(_flipped(data, 8 * (PAGE_HEADER.size + 302)), 3, payload)
+
+
 def test_an_undivided_run_elsewhere_cut_off_or_of_another_store_is_refused() -> None:
     payload = bytes(300)
     data = _undivided(3, payload)

@@ -148,7 +148,8 @@ def test_an_undivided_run_that_holds_what_it_should_is_not_spoken_of() -> None:
 def test_damage_of_an_undivided_run_is_told_wherever_it_is() -> None:
     data = _undivided(PAYLOAD)
     assert _told(_flipped(data, 9), MESSAGE) == [(0, "the page is not whole")]
-    assert _told(_flipped(data, 200), MESSAGE) == [(0, "the payload does not have its digest")]
+    told = "the payload, bytes 32 to 281, does not have its digest"
+    assert _told(_flipped(data, 200), MESSAGE) == [(0, told)]
     assert _told(_flipped(data, len(data) - 1), MESSAGE) == [(2 * PAGE, "the page is not whole")]
     assert _told(data[: 2 * PAGE + 10], MESSAGE) == [(2 * PAGE, "the page is cut off")]
     assert _told(data[: 2 * PAGE], MESSAGE) == [(2 * PAGE, "the file ends before the page")]
