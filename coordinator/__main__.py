@@ -72,13 +72,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ImportError, UnsafeSetting, OSError) as wrong:
         return _regret(str(wrong), WRONG_SETTINGS)
     with contextlib.closing(watch):
-        return _run(settings, entrance, stopping, watch)
+        return _run(said.restored, settings, entrance, stopping, watch)
 
 
-def _run(settings: Settings, entrance: Entrance, stopping: _Stopping, watch: Watch) -> int:
+def _run(
+    is_restored: bool, settings: Settings, entrance: Entrance, stopping: _Stopping, watch: Watch
+) -> int:
     try:
         disk = _disk(settings, watch)
-        decisions = DecisionLog(disk, secrets.token_bytes)
+        decisions = DecisionLog(disk, secrets.token_bytes, is_restored=is_restored)
     except StorageError as refused:
         return _regret(str(refused), NO_STORE)
     tasks = ThreadTasks(time.monotonic, stopping.because)
@@ -204,6 +206,12 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         epilog="Beyond 127.0.0.1 it needs TLS and tokens or client certificates to start.",
     )
     add_flags(parser, Program.COORDINATOR)
+    parser.add_argument(
+        "--restored",
+        action="store_true",
+        help="its directory was put back from a copy: what was begun before and is not decided in "
+        "it is left to operators; said once, at the first start",
+    )
     parser.add_argument("--quiet", action="store_true", help="log warnings only, and no logins")
     return parser.parse_args(arguments)
 

@@ -6,7 +6,9 @@ asks for a heuristic any more; and what a mark in a database has decided, which 
 disk. To lose such a record costs a repetition, never an outcome. What holds:
 
 1. When `decide` returns, the decision is on disk. Decisions of several threads share one sync.
-2. Each start has an incarnation of its own, on disk before the first name is issued under it.
+2. Each start has an incarnation of its own, on disk before the first name is issued under it. The
+   first start of a log that was put back from a copy forgets those before: it cannot know what was
+   decided under them after the copy was made, and must not say "rolled back" of it.
 3. A record of everything is written when the log has grown, and the log before it is dropped, so
    that its length, and the time of a start, depend on what is open and not on what there was.
 """
@@ -43,6 +45,7 @@ class DecisionLog:
         manager: type[LogManager] = LogManager,
         segment_blocks: int = SEGMENT_BLOCKS,
         log_bytes_max: int = LOG_BYTES_MAX,
+        is_restored: bool = False,
     ) -> None:
         self.ledger = Ledger()
         self._versions: dict[str, int] = {}
@@ -60,6 +63,8 @@ class DecisionLog:
             self._log.begin()
             self._versions = dict(self.ledger.marks)
             self._begin_incarnation(randomness(SECRET_BYTES))
+            if is_restored:
+                self._forget_earlier()
         except BaseException:
             self._directory_lock.close()
             raise
@@ -149,15 +154,18 @@ class DecisionLog:
         """One record says everything, and the log begins with it."""
         packed = pack_body(self.ledger.packed())
         try:
-            lsn = self._log.append(RecordKind.DECISIONS, packed, may_use_spare=True)
-            self._log.force(lsn)
-            # After this line a start begins with that record, whatever happens.
-            self._log.write_control(restart_lsn=lsn, checkpoint_lsn=lsn)
-            self._log.forget_before(lsn)
+            self._begin_with_all(packed)
         except StorageFull:
             # The log as it is goes on being valid; it is tried again with the next record.
             return
         self._limit = self._log_bytes_max + CHECKPOINTS_APART * len(packed)
+
+    def _begin_with_all(self, packed: bytes) -> None:
+        lsn = self._log.append(RecordKind.DECISIONS, packed, may_use_spare=True)
+        self._log.force(lsn)
+        # After this line a start begins with that record, whatever happens.
+        self._log.write_control(restart_lsn=lsn, checkpoint_lsn=lsn)
+        self._log.forget_before(lsn)
 
     # --- Opening
 
@@ -174,3 +182,9 @@ class DecisionLog:
     def _begin_incarnation(self, secret: bytes) -> None:
         number = self.ledger.incarnation + 1
         self._force(self._append(RecordKind.INCARNATION, (number, secret), may_use_spare=True))
+
+    def _forget_earlier(self) -> None:
+        number = self.ledger.incarnation
+        self.ledger.incarnations = {number: self.ledger.incarnations[number]}
+        # Before anybody is answered: after this line no start knows the incarnations before.
+        self._begin_with_all(pack_body(self.ledger.packed()))

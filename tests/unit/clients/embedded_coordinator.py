@@ -85,17 +85,20 @@ class EmbeddedCoordinator:
         """A new top-level transaction."""
         return Begun(self, self.factory.create(timeout_s))
 
-    def restart(self) -> None:
-        """As after a crash: what was not on disk is gone, and time goes on."""
+    def restart(self, is_restored: bool = False) -> None:
+        """As after a crash: what was not on disk is gone, and time goes on.
+
+        `is_restored`: it is told that its disk was put back from a copy.
+        """
         self.disk = RecordingDisk(self.disk.image())
         self.tasks = ManualTasks(self.tasks.time)
-        self._boot()
+        self._boot(is_restored)
 
-    def _boot(self) -> None:
+    def _boot(self, is_restored: bool = False) -> None:
         self.orb = LocalOrb()
         for name, participant in self.participants.items():
             self.orb.publish(participant, Resource, name)
-        log = DecisionLog(self.disk, self._randomness, segment_blocks=8)
+        log = DecisionLog(self.disk, self._randomness, segment_blocks=8, is_restored=is_restored)
         self.service = Service(self.orb, log, self.tasks, self._randomness, self.settings)
         self.service.start()
         interfaces.publish(self.service)

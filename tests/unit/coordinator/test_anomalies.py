@@ -94,6 +94,8 @@ TABLE: dict[str, tuple[str, ...]] = {
         "tests/unit/coordinator/test_anomalies.py"
         "::test_a_restored_log_does_not_answer_for_incarnations_after_the_backup",
         "tests/unit/coordinator/test_anomalies.py"
+        "::test_a_log_restored_within_its_incarnation_rolls_nothing_back_if_it_is_told",
+        "tests/unit/coordinator/test_anomalies.py"
         "::test_a_coordinator_with_a_new_log_answers_for_nobody_of_the_old_one",
     ),
     "A12 orphaned branch": (
@@ -372,6 +374,28 @@ def test_a_restored_log_does_not_answer_for_incarnations_after_the_backup(
     coordinator.disk = RecordingDisk(backup)
     coordinator.restart()
     assert _in_doubt(coordinator, otid.tid) is Outcome.PREPARED
+
+
+def test_a_log_restored_within_its_incarnation_rolls_nothing_back_if_it_is_told(
+    coordinator: EmbeddedCoordinator,
+) -> None:
+    before, after = _lease_name(coordinator), _lease_name(coordinator)
+    decisions = coordinator.orb.member(COORDINATION, Mq_Coordinator)
+    away = Participant()
+    away.is_away = True
+    named = (mqParticipant("b0", published(coordinator, away), None),)
+    decisions.decide(before, named)
+    backup = coordinator.disk.image()
+    decisions.decide(after, named)
+    # Without being told, nothing distinguishes it from a log that never decided.
+    coordinator.disk = RecordingDisk(backup)
+    coordinator.restart()
+    assert _in_doubt(coordinator, after.tid) is Outcome.ROLLED_BACK
+    for is_restored in (True, False):
+        coordinator.disk = RecordingDisk(backup) if is_restored else coordinator.disk
+        coordinator.restart(is_restored)
+        assert _in_doubt(coordinator, before.tid) is Outcome.COMMITTED
+        assert _in_doubt(coordinator, after.tid) is Outcome.PREPARED
 
 
 def test_a_coordinator_with_a_new_log_answers_for_nobody_of_the_old_one(

@@ -124,6 +124,37 @@ def test_a_start_that_cannot_write_its_incarnation_fails_and_frees_the_directory
     assert _opened(disk).ledger.incarnation == 2
 
 
+def _restored(disk: RecordingDisk) -> DecisionLog:
+    return DecisionLog(disk, _randomness, segment_blocks=SEGMENT_BLOCKS, is_restored=True)
+
+
+def test_a_log_that_was_put_back_forgets_the_incarnations_before_and_keeps_decisions() -> None:
+    disk = RecordingDisk()
+    log = _opened(disk)
+    log.decide(_decision(1))
+    log.close()
+    again = _restored(_after_kill(disk))
+    assert list(again.ledger.incarnations) == [2]
+    assert again.ledger.is_committed(_gtrid(1))
+
+
+def test_what_a_log_that_was_put_back_has_forgotten_stays_so_after_a_power_cut() -> None:
+    disk = RecordingDisk()
+    _opened(disk).close()
+    disk = _after_kill(disk)
+    _restored(disk)
+    assert list(_opened(_after_power_cut(disk)).ledger.incarnations) == [2, 3]
+
+
+def test_a_log_that_was_put_back_is_not_served_from_where_it_cannot_be_written() -> None:
+    disk = RecordingDisk()
+    _opened(disk).close()
+    disk = _after_kill(disk)
+    disk.faults = since(0, Fault.ENOSPC, "write")
+    with pytest.raises((StorageFull, StorageFailed)):
+        _restored(disk)
+
+
 def test_wherever_a_start_stops_the_next_one_has_an_incarnation_of_its_own(
     disk: RecordingDisk, log: DecisionLog
 ) -> None:
