@@ -70,8 +70,11 @@ class Driver(Protocol):
     def write_row(self, table: str, row: tuple[str, str, str]) -> None:
         """The row will be there when the branch is committed. Raises `DatabaseTrouble`."""
 
-    def prepare(self) -> None:
-        """The branch is prepared. Raises `DatabaseTrouble`; then it is not, unless `Lost`."""
+    def prepare(self, table: str, row: tuple[str, str, str]) -> None:
+        """The branch is prepared, and with it the row, as by `write_row`.
+
+        Raises `DatabaseTrouble`; then it is not, unless it is `Lost`.
+        """
 
     def commit(self) -> None:
         """All of it has happened. Raises `DatabaseTrouble`; then nothing has, unless `Lost`."""

@@ -163,8 +163,9 @@ class MariadbDriver:
                 raise Fenced(told, True) from failed
             raise self._trouble(failed) from failed
 
-    def prepare(self) -> None:
+    def prepare(self, table: str, row: tuple[str, str, str]) -> None:
         """See `Driver.prepare`."""
+        self.write_row(table, row)
         self._end()
         self._do(f"XA PREPARE {self._xid}")
         self._state = _State.PREPARED

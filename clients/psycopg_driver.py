@@ -3,6 +3,9 @@
 psycopg has two-phase commit of its own and refuses a direct commit or rollback meanwhile. Without a
 prepare its `tpc_commit` is an ordinary commit, so that a marked transaction is guarded in the same
 way. It is imported when somebody enlists a connection of it.
+
+A branch is prepared in the same request that writes its row, which spares a round trip; psycopg has
+no way to say that, so that its note of what is prepared is written here.
 """
 
 from __future__ import annotations
@@ -47,6 +50,7 @@ class PsycopgDriver:
         self._connection = connection
         self._errors = psycopg.Error
         self._statuses = psycopg.pq.TransactionStatus
+        self._cursor = psycopg.Cursor
         self._tuples = tuple_row
 
     def address(self) -> str:
@@ -60,8 +64,7 @@ class PsycopgDriver:
         query = IDENTITY_QUERY.format(table=table, place="%s")
         connection = self._connection
         try:
-            with connection.cursor(row_factory=self._tuples) as cursor:
-                row = cursor.execute(query, (IDENTITY, WHOLE)).fetchone()
+            row = self._run(query, (IDENTITY, WHOLE)).fetchone()
             connection.rollback()
         except self._errors as failed:
             trouble = self._trouble(failed)
@@ -118,11 +121,20 @@ class PsycopgDriver:
 
     def write_row(self, table: str, row: tuple[str, str, str]) -> None:
         """See `Driver.write_row`."""
-        self._do(lambda: self._connection.execute(insertion(table, "%s") + _DURABLY, row))
+        self._do(lambda: self._run(insertion(table, "%s") + _DURABLY, row))
 
-    def prepare(self) -> None:
+    def prepare(self, table: str, row: tuple[str, str, str]) -> None:
         """See `Driver.prepare`."""
-        self._do(self._connection.tpc_prepare)
+        connection = self._connection
+        xid, _ = connection._tpc
+        # Digits, letters and few signs: nothing that could end a text.
+        assert not {"'", "\\"} & set("".join(row) + str(xid))
+        written = insertion(table, "{}").format(*[f"'{value}'" for value in row])
+        # As one simple query: where the row is refused, PostgreSQL does not go on to the second.
+        both = f"{written}{_DURABLY}; PREPARE TRANSACTION '{xid}'"
+        # First, as psycopg does it: from here on it may be prepared, whatever comes back.
+        connection._tpc = (xid, True)
+        self._do(lambda: self._run(both))
 
     def commit(self) -> None:
         """See `Driver.commit`."""
@@ -158,6 +170,12 @@ class PsycopgDriver:
             connection.rollback()
         except self._errors:
             connection.close()
+
+    def _run(self, statement: str, parameters: tuple[str, ...] | None = None) -> Any:
+        # Not the connection's own kind of cursor, which may want other places for parameters. What
+        # is never the same again is not worth being prepared by the server.
+        cursor = self._cursor(self._connection, row_factory=self._tuples)
+        return cursor.execute(statement, parameters, prepare=None if parameters else False)
 
     def _do(self, work: Callable[[], object]) -> None:
         try:

@@ -105,7 +105,7 @@ class SqliteDriver:
         """See `Driver.write_row`."""
         self._do(insertion(table, "?"), row)
 
-    def prepare(self) -> NoReturn:
+    def prepare(self, table: str, row: tuple[str, str, str]) -> NoReturn:
         """Never called: `can_prepare` says so."""
         raise AssertionError("SQLite has no two-phase commit")
 

@@ -453,8 +453,8 @@ class Transaction:
             branch.prepare(deciding.recovery_of(self._gtrid, branch.name, mark))
             for branch in working
         ]
-        # Beside the nodes, which are at work on theirs already.
-        trouble = None if databases is None else databases.prepare()
+        # Beside the nodes, which are at work on theirs already. The mark decides nothing yet.
+        trouble = None if databases is None else databases.vote()
         votes: list[Ended | Exception] = [_vote(answer) for answer in asked]
         refused = next((vote for vote in votes if isinstance(vote, Exception)), None)
         if refused is not None:
@@ -478,14 +478,10 @@ class Transaction:
     def _commit_by_mark(
         self, marked: DatabaseBranch, participants: tuple[mqParticipant, ...], deciding: Deciding
     ) -> None:
-        if not participants and not self._is_shared:
-            self._commit_database(marked)
-            return
         self._status = Outcome.IN_DOUBT
         is_marked = False
         try:
-            marked.write_mark()
-            # After this line it is committed, whatever happens.
+            # After this line it is committed, whatever happens: the mark was written before.
             marked.commit()
             is_marked = True
         except Lost as lost:

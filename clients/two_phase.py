@@ -184,8 +184,7 @@ class DatabaseBranch:
     def prepare(self) -> None:
         """It is prepared. Raises `DatabaseTrouble`; then it may be, for all we know."""
         # From here on the coordinator rolls it back if we do not.
-        self.driver.write_row(self._table, (self._branch.otid, self._branch.branch, BRANCH))
-        self.driver.prepare()
+        self.driver.prepare(self._table, (self._branch.otid, self._branch.branch, BRANCH))
         self.is_prepared = True
 
     def write_mark(self) -> None:
@@ -296,11 +295,17 @@ class Databases:
         """Why they cannot be committed; empty when they can."""
         return next(filter(None, (each.why_not() for each in self.branches)), "")
 
-    def prepare(self) -> tuple[DatabaseBranch, DatabaseTrouble] | None:
-        """Those that can are prepared, until one is not: which, and why."""
-        for branch in self.two_phase:
+    def vote(self) -> tuple[DatabaseBranch, DatabaseTrouble] | None:
+        """Those that can are prepared, the one that cannot has its mark; or which has not, and why.
+
+        The mark counts with that database's commit, for which all votes are waited.
+        """
+        for branch in self.branches:
             try:
-                branch.prepare()
+                if branch.is_marked:
+                    branch.write_mark()
+                else:
+                    branch.prepare()
             except DatabaseTrouble as trouble:
                 return branch, trouble
         return None

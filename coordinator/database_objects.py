@@ -173,6 +173,8 @@ class ResourceServant:
         self._name = name
         self._branch = branch
         self._has_settler = has_settler
+        # What is left to the settler needs no thread of its own.
+        self.answers_at_once = ("commit",) if has_settler else ()
 
     def prepare(self) -> Vote:
         """Refused: only who works in a database can prepare its branch."""

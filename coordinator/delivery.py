@@ -77,6 +77,12 @@ def _packed(live: Live, settler: str, line: list[Effect]) -> list[Parcel]:
     return [*(tuple(together[start : start + COMMITTED_TOGETHER]) for start in starts), *alone]
 
 
+def _at_hand(method: Callable[[], Any]) -> Callable[[], Any] | None:
+    """A call for whose answer nobody waits, so that no thread is woken for it; None for others."""
+    at_once = getattr(getattr(method, "__self__", None), "answers_at_once", ())
+    return method if getattr(method, "__name__", "") in at_once else None
+
+
 class Delivery:
     """The calls to the participants of all transactions. May be used from any thread."""
 
@@ -105,7 +111,7 @@ class Delivery:
         left: list[Parcel] = []
         for parcel in waiting if len(waiting) > 1 else ():
             method, arguments = self._method(live, parcel)
-            answer = started_within(self._settings.call_s, method, *arguments)
+            answer = started_within(self._settings.call_s, method, *arguments) or _at_hand(method)
             if answer is None:
                 left.append(parcel)
             else:

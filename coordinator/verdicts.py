@@ -51,8 +51,15 @@ class Verdicts:
             return standing not in (Standing.UNDECIDED, Standing.FOREIGN)
 
     def is_known_committed(self, gtrid: bytes) -> bool:
-        """Whether the log says that it was committed."""
-        return self._log.ledger.is_committed(gtrid)
+        """Whether it was committed: by the log, or by what is known since the start.
+
+        The second is all there is of one whose mark was its only part: nobody else will ask.
+        """
+        if self._log.ledger.is_committed(gtrid):
+            return True
+        with self._transactions.lock:
+            standing = self._transactions.sessions.standing(gtrid)
+        return standing is Standing.COMMITTED
 
     def force(self) -> None:
         """What the log says of ended transactions is on disk."""

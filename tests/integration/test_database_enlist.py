@@ -16,6 +16,7 @@ import oncemq
 from clients.deciding import Deciding
 from clients.psycopg_driver import PsycopgDriver
 from clients.transaction import Outcome
+from idl.otids import parse_shown
 from tests.integration.enlisting import (
     Gone,
     Rows,
@@ -100,6 +101,33 @@ def test_a_message_that_was_got_and_two_databases_end_together(
             tx.commit() if is_wanted else tx.rollback()
     assert rows.found() == other.found() == ["x"]
     assert payloads(mq) == []
+
+
+def test_the_kind_of_cursor_that_the_application_likes_makes_no_difference(
+    mq: oncemq.Connection, rows: Rows, conn: psycopg.Connection[Any]
+) -> None:
+    conn.cursor_factory = psycopg.RawCursor
+    conn.row_factory = psycopg.rows.dict_row
+    with mq.transaction() as tx:
+        tx.enlist(conn).execute("INSERT INTO rows VALUES ($1)", ["x"])
+        mq.queue("q").put(b"x")
+    assert rows.found() == payloads(mq) == ["x"]
+
+
+def test_where_the_row_of_a_branch_is_refused_nothing_is_prepared(
+    mq: oncemq.Connection, rows: Rows, conn: psycopg.Connection[Any]
+) -> None:
+    tx = act(mq, conn)
+    otid = parse_shown(tx.otid).hex()
+    with rows.connect() as other:
+        other.execute("INSERT INTO oncemq_outcome VALUES (%s, 'd1', 'branch')", [otid])
+    with pytest.raises(oncemq.RolledBack, match="it took too long") as told:
+        tx.commit()
+    assert told.value.retryable
+    assert rows.prepared() == 0
+    assert rows.found() == payloads(mq) == []
+    act(mq, conn, "y").commit()
+    assert rows.found() == payloads(mq) == ["y"]
 
 
 def test_a_database_alone_is_committed_without_being_prepared(
@@ -353,8 +381,7 @@ def test_a_connection_that_was_closed_too_early_is_a_rollback(
 
 
 BEFORE_DECISION: list[tuple[Any, str, Callable[..., Any]]] = [
-    (PsycopgDriver, "write_row", die),
-    (PsycopgDriver, "write_row", died_after(PsycopgDriver.write_row)),
+    (PsycopgDriver, "prepare", die),
     (PsycopgDriver, "prepare", died_after(PsycopgDriver.prepare)),
     (Deciding, "decide", die),
 ]

@@ -17,6 +17,7 @@ import pytest
 import sqlalchemy
 
 import oncemq
+from clients.branches import Branch
 from clients.database_drivers import Lost
 from clients.deciding import Deciding
 from clients.psycopg_driver import PsycopgDriver
@@ -363,11 +364,26 @@ def test_what_nobody_could_say_in_time_can_be_asked_for(
         assert mq.outcome(told.value.otid) is wanted
 
 
+def test_where_the_node_has_nothing_to_do_after_all_the_row_is_there(
+    mq: oncemq.Connection, file: File, conn: sqlite3.Connection
+) -> None:
+    with mq.transaction() as tx:
+        tx.enlist(conn).execute("INSERT INTO rows VALUES (?)", ["x"])
+        mq.queue("q").put(b"passing")
+        message = mq.queue("q").get()
+        assert message is not None
+    assert (file.found(), payloads(mq)) == (["x"], [])
+    assert mq.outcome(tx.otid) is oncemq.Outcome.COMMITTED
+
+
 # --- The application is gone ---------------------------------------------------------------------
 
 MOMENTS: list[tuple[Any, str, Any, list[str]]] = [
     (DatabaseBranch, "write_mark", die, []),
     (DatabaseBranch, "write_mark", died_after(DatabaseBranch.write_mark), []),
+    # The mark is written, and not committed, while the node votes.
+    (Branch, "_finished", die, []),
+    (Branch, "_finished", died_after(Branch._finished), []),
     (DatabaseBranch, "commit", died_after(DatabaseBranch.commit), ["x"]),
     (Deciding, "decide_marked", die, ["x"]),
     (Deciding, "decide_marked", died_after(Deciding.decide_marked), ["x"]),
@@ -412,6 +428,7 @@ def test_whenever_the_application_dies_row_and_message_agree(
 def test_the_driver_of_sqlite_never_prepares(conn: sqlite3.Connection) -> None:
     driver = SqliteDriver(conn)
     assert not driver.can_prepare
-    for prepared in (driver.prepare, driver.commit_prepared):
-        with pytest.raises(AssertionError):
-            prepared()
+    with pytest.raises(AssertionError):
+        driver.prepare("main.t", ("otid", "branch", "outcome"))
+    with pytest.raises(AssertionError):
+        driver.commit_prepared()

@@ -159,11 +159,11 @@ def test_a_database_alone_whose_commit_is_lost_is_unknown(
     assert maria.found() == []
 
 
-def cut_after(step: Callable[..., Any], mariadb: Server) -> Callable[[MariadbDriver], None]:
+def cut_after(step: Callable[..., Any], mariadb: Server) -> Callable[..., None]:
     """After this step the driver's connection is gone, and it does not know."""
 
-    def cut(driver: MariadbDriver) -> None:
-        step(driver)
+    def cut(driver: MariadbDriver, *arguments: object) -> None:
+        step(driver, *arguments)
         mariadb.disconnect(driver._connection)
 
     return cut

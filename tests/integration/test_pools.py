@@ -158,8 +158,8 @@ def test_in_mariadb_an_engine_whose_connection_is_lost_after_the_vote_loses_noth
 
     prepare = MariadbDriver.prepare
 
-    def cut(driver: MariadbDriver) -> None:
-        prepare(driver)
+    def cut(driver: MariadbDriver, *arguments: Any) -> None:
+        prepare(driver, *arguments)
         maria.server.disconnect(driver._connection)
 
     with monkeypatch.context() as patch, mq.transaction() as tx:

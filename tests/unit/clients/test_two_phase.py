@@ -50,6 +50,10 @@ class FakeDriver:
     def write_row(self, table: str, row: tuple[str, str, str]) -> None:
         self._note(f"{table} {row[1]}:{row[2]}")
 
+    def prepare(self, table: str, row: tuple[str, str, str]) -> None:
+        self.write_row(table, row)
+        self._note("prepare")
+
     def _note(self, what: str) -> None:
         self.done.append(what)
         if what in self.trouble:
@@ -160,7 +164,7 @@ def test_of_those_that_vote_the_first_that_cannot_ends_it() -> None:
     given = [Connection("b"), Connection("c"), Connection("d")]
     databases = enlisted(known, *given)
     given[1].driver.trouble["prepare"] = DatabaseTrouble("no")
-    found = databases.prepare()
+    found = databases.vote()
     assert found is not None
     assert found[0] is databases.branches[1]
     databases.rollback()
@@ -171,6 +175,30 @@ def test_of_those_that_vote_the_first_that_cannot_ends_it() -> None:
         ["y.t d2:branch", "prepare", "rollback"],
         ["rollback"],
     ]
+
+
+def test_the_mark_is_written_with_the_votes_and_counts_with_the_commit() -> None:
+    known = Coordinator([told("m", "a"), told("x", "b")]).known()
+    first, second = Connection("a"), Connection("b")
+    databases = Databases(known)
+    databases.enlist(first, GTRID, "", True)
+    databases.enlist(second, GTRID, "", None)
+    assert databases.vote() is None
+    assert first.driver.done[-2:] == ["begin", "m.t :committed"]
+    assert second.driver.done[-2:] == ["x.t d2.m:branch", "prepare"]
+
+
+def test_where_the_mark_cannot_be_written_nobody_else_is_prepared() -> None:
+    known = Coordinator([told("m", "a"), told("x", "b")]).known()
+    first, second = Connection("a"), Connection("b")
+    databases = Databases(known)
+    databases.enlist(first, GTRID, "", True)
+    databases.enlist(second, GTRID, "", None)
+    first.driver.trouble["m.t :committed"] = Lost("gone")
+    found = databases.vote()
+    assert found is not None
+    assert found[0] is databases.marked
+    assert second.driver.done[-1] == "begin"
 
 
 def test_what_cannot_be_committed_here_is_left_to_the_coordinator() -> None:

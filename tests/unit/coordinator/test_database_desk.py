@@ -9,6 +9,7 @@ from coordinator.database_desk import DatabaseDesk
 from coordinator.database_objects import DatabaseObjects
 from coordinator.ledger import Key, Member
 from coordinator.live import Enlisted, Live
+from coordinator.verdicts import Verdicts
 from idl.cos import Status
 from mqserver.errors import StorageFull
 from tests.unit.clients.embedded_coordinator import EmbeddedCoordinator, Participant
@@ -101,3 +102,39 @@ def test_a_full_log_does_not_roll_back_what_its_mark_has_committed(
     monkeypatch.undo()
     assert world.desk.by_mark("orders", world.gtrid, "local", world.prepared).is_committed
     assert world.told == [["commit"], ["commit"]]
+
+
+def test_a_mark_that_was_all_there_was_to_it_may_be_forgotten() -> None:
+    world = World()
+    verdicts = Verdicts(world.service.transactions, world.service.log)
+    live = world.service.transactions.find(world.gtrid)
+    assert isinstance(live, Live)
+    assert not verdicts.is_known_committed(world.gtrid)
+    assert world.desk.carry_out(live, ()).is_committed
+    assert verdicts.is_over(world.gtrid)
+    assert verdicts.is_known_committed(world.gtrid)
+
+
+def test_one_that_was_rolled_back_is_not_known_to_be_committed() -> None:
+    world = World()
+    verdicts = Verdicts(world.service.transactions, world.service.log)
+    live = world.service.transactions.find(world.gtrid)
+    assert isinstance(live, Live)
+    world.service.family.rollback(live, "its owner gave it up")
+    assert verdicts.is_over(world.gtrid)
+    assert not verdicts.is_known_committed(world.gtrid)
+
+
+def test_a_commit_that_is_left_to_a_settler_wakes_no_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    for participant in world.participants:
+        cast(Any, participant).answers_at_once = ("commit",)
+    spawned: list[object] = []
+    monkeypatch.setattr(world.service.tasks, "spawn", lambda *job: spawned.append(job))
+    live = world.service.transactions.find(world.gtrid)
+    assert isinstance(live, Live)
+    assert world.service.transactions.commit(live, world.prepared).is_committed
+    assert world.told == [["commit"], ["commit"]]
+    assert spawned == []
