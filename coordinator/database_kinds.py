@@ -36,7 +36,7 @@ from coordinator.database_drivers import (
     password_of,
 )
 from coordinator.registry import Registered
-from idl.databases import BranchId, Kind
+from idl.databases import MARIADB_TLS, BranchId, Kind
 
 APPLICATION = "oncemq-coordinator"
 # Beginning with this length PostgreSQL refuses the name of a prepared transaction.
@@ -219,7 +219,6 @@ def _open_mariadb(registered: Registered, limits: Limits) -> Link:
         return mariadb_trouble(*_parts(failed), registered)
 
     where = registered.where
-    options = dict(parse_qsl(urlsplit(registered.dsn).query))
     try:
         connection = pymysql.connect(
             host=where.host or "localhost",
@@ -227,14 +226,15 @@ def _open_mariadb(registered: Registered, limits: Limits) -> Link:
             user=where.user or None,
             password=password_of(registered, os.environ) or "",
             database=where.place,
-            unix_socket=options.get("unix_socket"),
+            **mariadb_options(registered.dsn),
             autocommit=True,
             connect_timeout=limits.connect_s,
             read_timeout=2 * limits.statement_s,
             write_timeout=2 * limits.statement_s,
             program_name=APPLICATION,
         )
-    except pymysql.MySQLError as refused:
+    except (pymysql.MySQLError, OSError) as refused:
+        # Also a certificate or a key that cannot be read, which PyMySQL passes on as it is.
         raise Unreachable(_parts(refused)[1]) from refused
     dialect = Dialect(
         Kind.MARIADB,
@@ -253,6 +253,20 @@ def _open_mariadb(registered: Registered, limits: Limits) -> Link:
         (limits.statement_s, max(1, round(limits.lock_s))),
     )
     return link
+
+
+def mariadb_options(dsn: str) -> dict[str, Any]:
+    """How PyMySQL is to connect, by what stands behind the `?` of the address.
+
+    With certificates by which the server is known, it must have TLS and be who it says it is.
+    """
+    given = dict(parse_qsl(urlsplit(dsn).query))
+    wanted = ("unix_socket", *MARIADB_TLS)
+    options: dict[str, Any] = {name: value for name, value in given.items() if name in wanted}
+    if "ssl_ca" in options:
+        options["ssl_verify_cert"] = True
+        options["ssl_verify_identity"] = options.get("ssl_verify_identity") != "false"
+    return options
 
 
 def _parts(failed: BaseException) -> tuple[int, str]:

@@ -44,6 +44,8 @@ NAME_LENGTH_MAX = 32
 _is_name = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}", re.ASCII).fullmatch
 _is_identifier = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}", re.ASCII).fullmatch
 _is_host = re.compile(r"[A-Za-z0-9.:_%/-]{1,60}", re.ASCII).fullmatch
+# What of an address of MariaDB behind the `?` is about TLS. PostgreSQL reads its own.
+MARIADB_TLS = ("ssl_ca", "ssl_cert", "ssl_key", "ssl_verify_identity")
 _SECRETS = ("password", "passwd", "sslpassword", "secret", "token")
 
 
@@ -107,6 +109,8 @@ def parse_dsn(text: str) -> Dsn:
             "the address holds a password, which would be kept in a file: leave it out, and say "
             "where it is with --password-file or --password-env, or in ~/.pgpass"
         )
+    if kind is Kind.MARIADB:
+        _check_mariadb_options(dict(parse_qsl(parts.query, keep_blank_values=True)))
     place = unquote(parts.path)
     if kind is Kind.SQLITE:
         if parts.netloc or not place.startswith("/") or place == "/":
@@ -120,6 +124,25 @@ def parse_dsn(text: str) -> Dsn:
     return Dsn(
         plain, kind, unquote(parts.hostname or ""), port, place, unquote(parts.username or "")
     )
+
+
+def _check_mariadb_options(options: dict[str, str]) -> None:
+    """Of TLS nothing is passed over: who writes `ssl_ca` wrongly must not be without it."""
+    tls = [name for name in options if name.lower().startswith(("ssl", "tls"))]
+    unknown = [name for name in tls if name not in MARIADB_TLS]
+    if unknown:
+        raise InvalidValue(
+            f"{unknown[0][:60]!r} is not known for MariaDB: use {', '.join(MARIADB_TLS)}"
+        )
+    if tls and not options.get("ssl_ca"):
+        raise InvalidValue(
+            f"{tls[0]} without ssl_ca: name the file with the certificates by which the server is "
+            "known, or anybody could pass for it"
+        )
+    if ("ssl_cert" in options) is not ("ssl_key" in options):
+        raise InvalidValue("ssl_cert and ssl_key belong together")
+    if options.get("ssl_verify_identity", "true") not in ("true", "false"):
+        raise InvalidValue("ssl_verify_identity is true or false")
 
 
 def _without_secrets(text: str) -> str:

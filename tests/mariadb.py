@@ -12,7 +12,8 @@ import os
 import subprocess
 import tempfile
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,22 @@ class Server:
     def restart(self) -> None:
         """The server runs again, and has recovered."""
         subprocess.run([_SCRIPT, "restart", self.folder], check=True, capture_output=True)
+
+    @contextmanager
+    def with_settings(self, *lines: str) -> Iterator[None]:
+        """Meanwhile the server runs with these lines behind its own settings."""
+        settings = self.folder / "my.cnf"
+        before = settings.read_text()
+        settings.write_text(before + "".join(f"{line}\n" for line in lines))
+        self.kill()
+        self.restart()
+        try:
+            yield
+        finally:
+            settings.write_text(before)
+            if self.process is not None:
+                self.kill()
+            self.restart()
 
 
 @functools.cache

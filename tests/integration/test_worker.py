@@ -17,6 +17,7 @@ import sqlalchemy
 
 import oncemq
 from tests.integration.enlisting import File, Gone, Rows, die, payloads
+from tests.integration.mariadb_rows import MariadbRows
 from tests.postgres import Cluster
 
 pytest_plugins = ["tests.integration.database_fixtures"]
@@ -238,6 +239,33 @@ def test_what_cannot_work_is_said_at_once_and_costs_no_message(
         oncemq.worker(mq.queue("q"), refuse, failures_max=0)(store)
     with pytest.raises(ValueError, match="queue name"):
         oncemq.worker(mq.queue("q"), refuse, dead_letters="no name")(store)
+
+
+def test_a_worker_on_mariadb_does_all_of_that_too(
+    mq: oncemq.Connection, maria: MariadbRows
+) -> None:
+    queue = mq.queue("q")
+    queue.put(b"x", attributes=[("reply_to", "answers")])
+    queue.put_many([b"bad", b"y"])
+    calls: list[bytes] = []
+
+    @oncemq.worker(queue, maria.connect, failures_max=2)
+    def handle(message: oncemq.Message, db: Any) -> bytes:
+        calls.append(message.payload)
+        db.cursor().execute("INSERT INTO noted VALUES (%s)", [message.payload.decode()])
+        if message.payload == b"bad":
+            raise ValueError("cannot be done")
+        if len(calls) == 1:
+            # Not the message's fault: it is tried again, with a new connection.
+            maria.server.disconnect(db)
+            db.cursor().execute("SELECT 1")
+        return b"done: " + message.payload
+
+    assert handle.run(timeout=0) == oncemq.Worked(committed=2, failed=2, dead=1, passing=1)
+    assert maria.found() == ["x", "y"]
+    assert payloads(mq) == []
+    assert payloads(mq, "q.dlq") == ["bad"]
+    assert payloads(mq, "answers") == ["done: x"]
 
 
 # --- The worker is gone --------------------------------------------------------------------------
