@@ -36,8 +36,10 @@ from benchmarks.measure import (
     count_rounds,
     run,
 )
-from benchmarks.peers import report as peers
-from benchmarks.peers.study import study
+from benchmarks.peers import figures as peers
+from benchmarks.peers import page as peers_page
+from benchmarks.peers import report as peers_report
+from benchmarks.peers.study import Plan, study
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "BENCHMARKS.md"
 
@@ -66,6 +68,7 @@ BENCHMARKS: dict[str, Callable[[Setting], list[Comparison]]] = {
 # Studies of their own: their rounds are short and many, and some of them are no comparisons.
 STORAGE = "storage"
 PEERS = "peers"
+SYNCS = "syncs"
 THOROUGH = Effort()
 QUICK = Effort(rounds=3, calls=200)
 MICRO = 1e6
@@ -79,7 +82,7 @@ _STYLES = {
 
 
 def _known(names: list[str] | None) -> list[str]:
-    known = [PEERS, *BENCHMARKS, STORAGE]
+    known = [PEERS, SYNCS, *BENCHMARKS, STORAGE]
     strange = [name for name in names or [] if name not in known]
     if strange:
         told = f"there is no benchmark {strange[0]!r}; there are: {', '.join(known)}"
@@ -87,29 +90,38 @@ def _known(names: list[str] | None) -> list[str]:
     return names or [PEERS]
 
 
+# What can be asked for.
+_Names = Annotated[
+    list[str] | None,
+    typer.Argument(callback=_known, metavar="NAME", help="Which; peers if none is named."),
+]
+_JsonFile = Annotated[
+    str, typer.Option("--json", metavar="FILE", help="Write the figures here; - is the output.")
+]
+_Rounds = Annotated[int | None, typer.Option(min=1, max=1000, help="Rounds of each subject.")]
+_Quick = Annotated[bool, typer.Option("--quick", help="Few rounds: does it still run?")]
+_Tls = Annotated[bool, typer.Option("--tls", help="Measure calls over TLS, too.")]
+_Full = Annotated[bool, typer.Option("--full", help="More sizes and more rounds with the peers.")]
+_Workloads = Annotated[str, typer.Option(help='Only these with the peers, such as "W1 W4".')]
+_Page = Annotated[
+    bool, typer.Option("--page", help="Make the peers' part of docs/BENCHMARKS.md anew.")
+]
+_From = Annotated[
+    list[str] | None,
+    typer.Option("--from", metavar="FILE", help="Measure no peers: take what --json wrote."),
+]
+
+
 def main(
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(callback=_known, metavar="NAME", help="Which; peers if none is named."),
-    ] = None,
-    json_file: Annotated[
-        str,
-        typer.Option("--json", metavar="FILE", help="Write the figures here; - is the output."),
-    ] = "",
-    rounds: Annotated[
-        int | None, typer.Option(min=1, max=1000, help="Rounds of each subject.")
-    ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Few rounds: does it still run?")] = False,
-    tls: Annotated[bool, typer.Option("--tls", help="Measure calls over TLS, too.")] = False,
-    full: Annotated[
-        bool, typer.Option("--full", help="More sizes and more rounds with the peers.")
-    ] = False,
-    workloads: Annotated[
-        str, typer.Option(help='Only these with the peers, such as "W1 W4".')
-    ] = "",
-    page: Annotated[
-        bool, typer.Option("--page", help="Make the peers' part of docs/BENCHMARKS.md anew.")
-    ] = False,
+    names: _Names = None,
+    json_file: _JsonFile = "",
+    rounds: _Rounds = None,
+    quick: _Quick = False,
+    tls: _Tls = False,
+    full: _Full = False,
+    workloads: _Workloads = "",
+    page: _Page = False,
+    merged: _From = None,
 ) -> None:
     """Measure ours and what it stands on, in alternating rounds."""
     effort = QUICK if quick else THOROUGH
@@ -126,16 +138,23 @@ def main(
             report = storage.study(
                 setting.scratch, quick, rounds, lambda text: told.print(f"  storage: {text} ...")
             )
-    groups = study(full, rounds, workloads) if PEERS in (names or []) else []
+    is_watched = SYNCS in (names or []) or page
+    plan = Plan(PEERS in (names or []), full, rounds, workloads, is_watched)
+    compared = _taken_from(merged) if merged else study(plan)
     _show_all(found, chosen, console)
     storage.show(report, console)
-    peers.show(groups, console)
-    if page and groups:
-        peers.write_page(groups, PAGE, PAGE.parent / "benchmarks", _made())
+    peers_report.show(compared, console)
+    if page and compared.rows:
+        peers_page.write_page(compared, PAGE, PAGE.parent / "benchmarks", _made())
     if json_file:
         figures = _report(found, effort)
-        figures |= {"storage": storage.described(report), "peers": peers.described(groups)}
+        figures |= {"storage": storage.described(report), "peers": peers.described(compared)}
         _write(json.dumps(figures, indent=2), json_file)
+
+
+def _taken_from(files: list[str]) -> peers.Found:
+    """What earlier runs have written."""
+    return peers.merged(json.loads(Path(file).read_text())["peers"] for file in files)
 
 
 def _made() -> str:

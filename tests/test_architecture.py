@@ -187,6 +187,7 @@ ALIVE = {
     "idl.parser": "reads the contracts for tests and documentation, never at run time",
     "tests.integration.database_fixtures": "fixtures, which pytest loads by its name",
     "benchmarks.peers.brokers": "clients of peers, imported by name where their packages are there",
+    "benchmarks.peers.kafka": "the same",
     "benchmarks.peers.tables": "the same",
 }
 BROAD_HANDLERS = {

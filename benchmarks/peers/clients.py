@@ -29,9 +29,11 @@ class Operation(enum.StrEnum):
     MOVE = "move"
     MOVE_AT_ONCE = "move at once"
     TWO_PHASE = "two-phase"
+    PUT_AND_GET = "put and get"
+    SPARK_WRITE = "written by Spark"
+    SPARK_READ = "read by Spark"
 
 
-EVERYTHING_BUT_2PC = frozenset(Operation) - {Operation.TWO_PHASE}
 ONE_BY_ONE = frozenset({Operation.PUT, Operation.GET})
 IN_BATCHES = ONE_BY_ONE | {Operation.PUT_MANY, Operation.GET_MANY}
 
@@ -68,9 +70,11 @@ class Missing(Exception):
 class OnceMQ:
     """See `Client`. Each call is a transaction."""
 
+    WORK = WORK
+
     def __init__(self, address: str) -> None:
         self._mq = oncemq.connect(address)
-        self._work, self._next = self._mq.queue(WORK), self._mq.queue(NEXT)
+        self._work, self._next = self._mq.queue(self.WORK), self._mq.queue(NEXT)
 
     def create(self) -> None:
         for queue in (self._work, self._next):
@@ -103,8 +107,25 @@ class OnceMQ:
         if not self._work.move_to(self._next):
             raise Missing
 
+    def put_and_get(self, payload: bytes) -> None:
+        """One more and one less: as many are queued as before. Two transactions."""
+        self.put(payload)
+        self.get()
+
     def close(self) -> None:
         self._mq.close()
+
+
+class ShallowOnceMQ(OnceMQ):
+    """The same with a queue of its own, in which few messages stay."""
+
+    WORK = "shallow"
+
+
+class DeepOnceMQ(OnceMQ):
+    """The same with a queue of its own, in which very many messages stay."""
+
+    WORK = "deep"
 
 
 class TwoNodes(OnceMQ):

@@ -7,22 +7,25 @@ the reason, and the others go on. It knows neither how a system works nor how th
 
 from __future__ import annotations
 
+import collections
 import itertools
 import json
 import subprocess
 import sys
-from collections.abc import Callable
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import Round, Spread, percentile, spread
+from benchmarks.peers.clients import Operation
 from benchmarks.peers.servers import Absent, Servers
 from benchmarks.peers.systems import LIMIT, System
-from benchmarks.peers.workloads import Workload
+from benchmarks.peers.workloads import SMALL, Workload
 
-_ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[2]
 FILL = 1000
 END_S = 30.0
 
@@ -60,19 +63,30 @@ class Addresses:
         self._known: dict[str, list[str]] = {}
         self._absent: dict[str, str] = {}
 
+    def start(self, systems: Iterable[System]) -> None:
+        """All servers that these need are started at once: most of their start is waiting."""
+        needed: collections.Counter[str] = collections.Counter()
+        for system in systems:
+            needed |= collections.Counter(system.servers)
+        with ThreadPoolExecutor(len(needed) or 1) as starters:
+            # Those of one kind after each other, since they share what the first has made.
+            for work in [starters.submit(self._start, *one) for one in needed.items()]:
+                work.result()
+
+    def _start(self, kind: str, count: int) -> None:
+        for _ in range(count):
+            try:
+                self._known.setdefault(kind, []).append(self._servers.start(kind))
+            except Absent as reason:
+                self._absent[kind] = str(reason)
+
     def of(self, system: System) -> str:
         """Where the system is. Raises `Absent`."""
         found = []
         for kind, number in zip(system.servers, itertools.count(), strict=False):
             known = self._known.setdefault(kind, [])
             if len(known) <= number:
-                if kind in self._absent:
-                    raise Absent(self._absent[kind])
-                try:
-                    known.append(self._servers.start(kind))
-                except Absent as reason:
-                    self._absent[kind] = str(reason)
-                    raise
+                raise Absent(self._absent[kind])
             found.append(known[number])
         return f"{self._echo} {found[0]}" if system.name == LIMIT else " ".join(found)
 
@@ -109,6 +123,19 @@ def run(
     return rows
 
 
+@contextmanager
+def filled_client(system: System, address: str, count: int) -> Iterator[None]:
+    """The system's queue has so many small messages, and those that were there are gone."""
+    client = system.connect(address)
+    try:
+        client.create()
+        if Operation.GET in system.can:
+            client.put_many([b"x" * SMALL] * count)
+        yield
+    finally:
+        client.close()
+
+
 class _Broken(Exception):
     """A client has failed; the text is its last word."""
 
@@ -122,19 +149,19 @@ class _Team:
         self._filler: Any = None
         self._workers: list[subprocess.Popen[str]] = []
         try:
-            self._filler = system.connect(address)
+            self._filler = system.connect(address, 0, workload.clients)
             self._filler.create()
-            self._fill(workload.depth)
+            self._fill(system.queued)
         except Exception as failed:
             self.close()
             raise _Broken(f"{type(failed).__name__}: {failed}") from failed
         command = [sys.executable, "-m", "benchmarks.peers.worker", system.name, address]
         command += [workload.operation.value, str(workload.payload_bytes)]
-        for _ in range(workload.clients):
+        for number in range(workload.clients):
             self._workers.append(
                 subprocess.Popen(
-                    command,
-                    cwd=_ROOT,
+                    [*command, str(number), str(workload.clients)],
+                    cwd=ROOT,
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,

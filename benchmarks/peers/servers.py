@@ -7,6 +7,7 @@ this machine is `Absent`, with the reason. Nothing here knows what is measured.
 
 from __future__ import annotations
 
+import base64
 import os
 import shutil
 import signal
@@ -14,6 +15,7 @@ import socket
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -183,6 +185,26 @@ class Servers:
         self._process([_RABBITMQ], folder, environment)
         return _await(port, folder)
 
+    def _kafka(self, folder: Path) -> str:
+        jars = Path(sys.executable).parent.parent / "kafka" / "server"
+        if not jars.exists():
+            raise Absent(
+                "Kafka is not there; it needs Java and Maven, see benchmarks/peers/setup.sh"
+            )
+        port, controller = _free_port(), _free_port()
+        settings = folder / "server.properties"
+        settings.write_text(
+            _KAFKA_SETTINGS.format(folder=folder, host=HOST, port=port, controller=controller)
+        )
+        java = ["java", "-Xms256M", "-Xmx1G", "-cp", f"{jars}/*"]
+        identity = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        prepare = ["kafka.tools.StorageTool", "format", "-t", identity, "-c", str(settings)]
+        with (folder / "format.log").open("wb") as log:
+            done = subprocess.run([*java, *prepare], stdout=log, stderr=log, check=False)
+        if done.returncode:
+            raise Absent("Kafka could not prepare its folder")
+        return self._listening([*java, "kafka.Kafka", settings], folder, port)
+
     def _activemq(self, folder: Path) -> str:
         archive = _ACTIVEMQ / "bin" / "activemq.jar"
         if not archive.exists():
@@ -212,6 +234,7 @@ _STARTERS: dict[str, Callable[[Servers, Path], str]] = {
     "nats": Servers._nats,
     "rabbitmq": Servers._rabbitmq,
     "activemq": Servers._activemq,
+    "kafka": Servers._kafka,
     # In the client's process: the address is the folder.
     "sqlite": lambda _, folder: str(folder),
     "bare": lambda _, folder: str(folder),
@@ -239,6 +262,27 @@ _ACTIVEMQ_SETTINGS = """\
     </transportConnectors>
   </broker>
 </beans>
+"""
+
+
+# One broker that is its own controller. It syncs its log at every write, also that of offsets and
+# of transactions, for which one partition is enough.
+_KAFKA_SETTINGS = """\
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@{host}:{controller}
+listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller}
+advertised.listeners=PLAINTEXT://{host}:{port}
+controller.listener.names=CONTROLLER
+log.dirs={folder}/data
+log.flush.interval.messages=1
+message.max.bytes=4194304
+auto.create.topics.enable=false
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=1
 """
 
 

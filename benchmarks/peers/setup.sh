@@ -11,6 +11,7 @@ set -euo pipefail
 venv=$1
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 policy=/usr/sbin/policy-rc.d
+kafka=4.1.1
 
 # Program and package; the programs are where Debian puts them.
 servers=(
@@ -27,10 +28,38 @@ main() {
         [ -e "${entry%% *}" ] || missing+=("${entry##* }")
     done
     if [ "${#missing[@]}" -gt 0 ]; then install_packages "${missing[@]}"; fi
-    "$venv/bin/python" -c 'import greenstalk, nats, pika, redis, stomp' 2>/dev/null ||
+    "$venv/bin/python" -c 'import confluent_kafka, greenstalk, nats, pika, redis, stomp' 2>/dev/null ||
         "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
             --editable "$root[bench]" >&2 ||
         echo "setup: some clients of the peers could not be installed" >&2
+    [ -e "$venv/kafka/server" ] || bring_kafka || echo "setup: going on without Kafka" >&2
+}
+
+# The broker is in no package of Debian's: Maven Central has it, and its parts, as jars.
+bring_kafka() {
+    if ! command -v mvn >/dev/null || ! command -v java >/dev/null; then
+        echo "setup: Kafka needs Java and Maven (Debian, Ubuntu: apt-get install maven)" >&2
+        return 1
+    fi
+    echo "setup: fetching Kafka $kafka from Maven Central (about 45 MB)" >&2
+    local work
+    work=$(mktemp -d)
+    cat >"$work/pom.xml" <<END
+<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>oncemq</groupId><artifactId>peers</artifactId><version>1</version>
+  <dependencies><dependency>
+    <groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>$kafka</version>
+  </dependency></dependencies>
+</project>
+END
+    mkdir -p "$venv/kafka"
+    local result=0
+    mvn --quiet --batch-mode --file "$work/pom.xml" -Dmaven.repo.local="$work/repository" \
+        dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory="$work/server" >&2 &&
+        mv "$work/server" "$venv/kafka/server" || result=1
+    rm -rf "$work"
+    return "$result"
 }
 
 install_packages() {

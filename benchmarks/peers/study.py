@@ -3,41 +3,85 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from benchmarks.orb import ServerProcess
-from benchmarks.peers.report import Group, grouped
+from benchmarks.peers.figures import Found
 from benchmarks.peers.running import Addresses, Row, run
 from benchmarks.peers.servers import Servers
+from benchmarks.peers.systems import SYSTEMS, System
+from benchmarks.peers.witness import WATCHED, watched
 from benchmarks.peers.workloads import WORKLOADS, Workload
 
-QUICK_ROUNDS, THOROUGH_ROUNDS = 5, 15
+QUICK_ROUNDS, THOROUGH_ROUNDS, SPARK_ROUNDS = 5, 15, 3
 
 
-def study(is_thorough: bool, rounds: int | None, only: str = "") -> list[Group]:
-    """Everything is measured; `only` names the workloads that are meant, such as "W1 W4"."""
-    wanted = only.split()
-    due = [
-        workload
-        for workload in WORKLOADS
-        if (is_thorough or not workload.is_thorough) and (not wanted or workload.name in wanted)
-    ]
-    rounds = rounds or (THOROUGH_ROUNDS if is_thorough else QUICK_ROUNDS)
+@dataclass(frozen=True)
+class Plan:
+    """What is asked for: `only` names workloads, such as "W1 W4"; those may be thorough ones."""
+
+    is_measured: bool = True
+    is_thorough: bool = False
+    rounds: int | None = None
+    only: str = ""
+    is_watched: bool = False
+
+    def workloads(self) -> list[Workload]:
+        """What is measured. W8, which needs Spark, is for who names it or wants everything."""
+        if not self.is_measured:
+            return []
+        named = self.only.split()
+        return [
+            workload
+            for workload in WORKLOADS
+            if (not named or workload.name in named)
+            and (self.is_thorough or not workload.is_thorough or self._is_named_spark(workload))
+        ]
+
+    def _is_named_spark(self, workload: Workload) -> bool:
+        return workload.is_in_spark and workload.name in self.only.split()
+
+    def rounds_of(self, workload: Workload) -> int:
+        """How often each system has its turn, beyond the first that is thrown away."""
+        if workload.is_in_spark:
+            return min(self.rounds or SPARK_ROUNDS, SPARK_ROUNDS)
+        return self.rounds or (THOROUGH_ROUNDS if self.is_thorough else QUICK_ROUNDS)
+
+    def systems(self) -> list[System]:
+        """Whose servers are needed."""
+        busy = [system for one in self.workloads() for system in one.participants()]
+        return busy + [s for s in SYSTEMS if self.is_watched and s.can & set(WATCHED)]
+
+    def steps(self) -> int:
+        """How often the bar moves."""
+        turns = [len(w.participants()) * (self.rounds_of(w) + 1) for w in self.workloads()]
+        seen = [len(s.can & set(WATCHED)) for s in SYSTEMS if self.is_watched]
+        return sum(turns) + sum(seen)
+
+
+def study(plan: Plan) -> Found:
+    """Everything that is asked for is measured, and watched."""
+    if not plan.systems():
+        return Found()
     # Where other users' servers may look into it, and not in memory.
-    with tempfile.TemporaryDirectory(prefix="oncemq-peers-", dir="/var/tmp") as folder:
+    with tempfile.TemporaryDirectory(prefix="oncemq-peers-", dir="/var/tmp") as name:
         echo = ServerProcess("benchmarks.orb", "tcp")
+        folder = Path(name)
         try:
-            with closing(Servers(Path(folder))) as servers:
-                return grouped(_measured(due, rounds, Addresses(servers, echo.announced)))
+            with closing(Servers(folder)) as servers:
+                addresses = Addresses(servers, echo.announced)
+                return _with_a_bar(plan, folder, addresses)
         finally:
             echo.stop()
 
 
-def _measured(due: list[Workload], rounds: int, addresses: Addresses) -> list[Row]:
+def _with_a_bar(plan: Plan, folder: Path, addresses: Addresses) -> Found:
     # Drawn between the rounds only: a thread that redraws would be measured along with the rest.
     progress = Progress(
         TextColumn("{task.description}"),
@@ -47,14 +91,30 @@ def _measured(due: list[Workload], rounds: int, addresses: Addresses) -> list[Ro
         auto_refresh=False,
         transient=True,
     )
-    total = sum(len(workload.participants()) for workload in due) * (rounds + 1)
-    rows: list[Row] = []
     with progress:
-        task = progress.add_task("", total=total)
-        for workload in due:
+        task = progress.add_task("starting the servers", total=plan.steps())
+        progress.refresh()
 
-            def step(system: str, title: str = workload.title) -> None:
-                progress.update(task, description=f"{title}: {system}", advance=1, refresh=True)
+        def steps(title: str) -> Callable[[str], None]:
+            return lambda system: progress.update(
+                task, description=f"{title}: {system}", advance=1, refresh=True
+            )
 
-            rows += run(workload, rounds, addresses, step)
-    return rows
+        addresses.start(plan.systems())
+        found = Found()
+        for workload in plan.workloads():
+            measure = _run_in_spark if workload.is_in_spark else run
+            rounds = plan.rounds_of(workload)
+            found.rows += measure(workload, rounds, addresses, steps(workload.title))
+        if plan.is_watched:
+            found.seen = watched(folder, addresses, steps("syncs"))
+    return found
+
+
+def _run_in_spark(
+    workload: Workload, rounds: int, addresses: Addresses, step: Callable[[str], None]
+) -> list[Row]:
+    # Spark need not be installed for the others.
+    from benchmarks.peers import spark_rows
+
+    return spark_rows.run(workload, rounds, addresses, step)

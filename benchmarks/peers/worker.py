@@ -1,4 +1,4 @@
-"""A client process: `python -m benchmarks.peers.worker SYSTEM ADDRESS OPERATION BYTES`.
+"""A client process: `python -m benchmarks.peers.worker SYSTEM ADDRESS OPERATION BYTES NUMBER OF`.
 
 It says `ready`, and then works once for each line of its input, which is a number of calls. What it
 answers are the moments at which the calls began and the last one ended, by the machine's clock.
@@ -29,13 +29,16 @@ def call_of(client: Any, operation: Operation, payload: bytes) -> Callable[[], N
         Operation.MOVE: lambda: client.move,
         Operation.MOVE_AT_ONCE: lambda: client.move_at_once,
         Operation.TWO_PHASE: lambda: functools.partial(client.two_phase, payload),
+        Operation.PUT_AND_GET: lambda: functools.partial(client.put_and_get, payload),
     }
     return calls[operation]()
 
 
-def main(system: str, address: str, operation: str, payload_bytes: str) -> None:
+def main(
+    system: str, address: str, operation: str, payload_bytes: str, number: str, count: str
+) -> None:
     """Works until the input ends."""
-    client = BY_NAME[system].connect(address)
+    client = BY_NAME[system].connect(address, int(number), int(count))
     call = call_of(client, Operation(operation), b"x" * int(payload_bytes))
     _say("ready")
     for line in sys.stdin:

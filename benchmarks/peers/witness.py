@@ -1,0 +1,161 @@
+"""Watches with strace whether what was acknowledged had been synced: no system is believed.
+
+A client process makes its calls slowly, one after the other, and notes when each began and was
+answered. A call is *synced* if a sync of the system's own processes ended between the two. That is
+less than a proof, since it does not say what was synced; but who syncs later, or now and then, is
+found out. It measures no speed: being watched is slow.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from benchmarks.peers.clients import Operation
+from benchmarks.peers.running import ROOT, Addresses, filled_client
+from benchmarks.peers.servers import Absent
+from benchmarks.peers.systems import SYSTEMS, System
+
+CALLS = 10
+ATTACH_S_MAX = 20.0
+SETTLE_S = 1.0
+END_S = 30.0
+WATCHED = (Operation.PUT, Operation.GET, Operation.MOVE, Operation.TWO_PHASE)
+# What may bring bytes to the disk; `msync` is a database that maps its files.
+SYNCS = "fsync,fdatasync,msync,sync_file_range"
+_LINE = re.compile(
+    r"^(?P<pid>\d+) +(?P<at>\d+\.\d+) (?:<\.\.\. )?(?P<call>f(?:data)?sync|msync|sync_file_range)"
+    r".*= 0 <(?P<took>\d+\.\d+)>$"
+)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Of so many calls of one system, how many were synced, and with how many syncs for each."""
+
+    system: str
+    operation: Operation
+    calls: int
+    synced: int
+    syncs_per_call: float
+
+
+def watched(folder: Path, addresses: Addresses, step: Callable[[str], None]) -> list[Seen]:
+    """Every system that is there, in each of its operations; nothing where strace is missing."""
+    if shutil.which("strace") is None:
+        return []
+    found = []
+    for system in SYSTEMS:
+        for operation in (one for one in WATCHED if one in system.can):
+            step(system.name)
+            try:
+                address = addresses.of(system)
+            except Absent:
+                continue
+            found.append(_watch(system, operation, address, folder))
+    return found
+
+
+def _watch(system: System, operation: Operation, address: str, folder: Path) -> Seen:
+    with filled_client(system, address, 2 * CALLS):
+        command = [sys.executable, "-m", "benchmarks.peers.worker", system.name, address]
+        client = subprocess.Popen(
+            [*command, operation.value, "100", "0", "1"],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            _ask(client, None)
+            # The first calls open connections, of which servers make processes.
+            _ask(client, CALLS)
+            trace = folder / "trace"
+            strace = _attach([client.pid, *_servers(folder)], trace)
+            try:
+                moments = json.loads(_ask(client, CALLS))
+            finally:
+                strace.terminate()
+                strace.wait(END_S)
+        finally:
+            client.communicate(timeout=END_S)
+    # One clock for both: the client's has another beginning than strace's.
+    ahead = time.time() - time.perf_counter()
+    begins = [moment + ahead for moment in moments]
+    return judged(system.name, operation, begins, trace.read_text().splitlines())
+
+
+def judged(system: str, operation: Operation, moments: list[float], trace: list[str]) -> Seen:
+    """What the lines of strace say about calls between these moments."""
+    ends = sorted(sync_ends(trace))
+    calls = list(itertools.pairwise(moments))
+    counts = [sum(begin <= end <= answered for end in ends) for begin, answered in calls]
+    return Seen(system, operation, len(calls), sum(map(bool, counts)), sum(counts) / len(calls))
+
+
+def sync_ends(trace: Iterable[str]) -> list[float]:
+    """When each sync that went well ended.
+
+    A call that others interrupt has two lines, of which the second has its own moment, and the
+    duration of the whole: its end is where the line is written.
+    """
+    ends = []
+    for line in trace:
+        found = _LINE.match(line)
+        if found is not None:
+            took = 0.0 if "resumed>" in line else float(found["took"])
+            ends.append(float(found["at"]) + took)
+    return ends
+
+
+def _ask(client: subprocess.Popen[str], calls: int | None) -> str:
+    assert client.stdin is not None
+    assert client.stdout is not None
+    if calls is not None:
+        client.stdin.write(f"{calls}\n")
+        client.stdin.flush()
+    return client.stdout.readline()
+
+
+def _servers(folder: Path) -> list[int]:
+    """Processes that work in the folder of the servers, and those that this one has started."""
+    found = {process.pid for process in psutil.Process().children(recursive=True)}
+    for process in psutil.process_iter():
+        try:
+            where = process.cwd()
+        except (psutil.AccessDenied, psutil.NoSuchProcess, psutil.ZombieProcess):
+            continue
+        if where.startswith(str(folder)):
+            found.add(process.pid)
+    return sorted(found)
+
+
+def _attach(pids: list[int], trace: Path) -> subprocess.Popen[str]:
+    command = ["strace", "--follow-forks", "-ttt", "-T", "--trace", SYNCS, "--output", str(trace)]
+    for pid in set(pids):
+        command += ["--attach", str(pid)]
+    strace = subprocess.Popen(command, stderr=subprocess.DEVNULL, text=True)
+    # It says nothing that could be waited for; each process knows who watches it.
+    give_up = time.monotonic() + ATTACH_S_MAX
+    while time.monotonic() < give_up and not all(map(_is_watched, pids)):
+        time.sleep(SETTLE_S / 10)
+    time.sleep(SETTLE_S)
+    return strace
+
+
+def _is_watched(pid: int) -> bool:
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return True
+    return "TracerPid:\t0\n" not in status
