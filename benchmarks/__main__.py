@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import signal
 import sys
 import tempfile
 import time
@@ -287,4 +288,6 @@ def _write(text: str, file: str) -> None:
 
 
 if __name__ == "__main__":
+    # Whoever ends the run early wants its servers stopped and its folders gone, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     typer.run(main)

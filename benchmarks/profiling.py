@@ -2,17 +2,22 @@
 
     python -m benchmarks.profiling [--work put|transaction|move|two] [--seconds N]
 
-Coordinator, nodes and client run under the sampling profiler py-spy, which hardly slows them. What
-is shown is processor time: the samples of each part, and the processor time that the system counts
-for each program, divided by the transactions. Waiting for the disk and for each other is not in it.
+Coordinator, nodes and client run under the sampling profiler py-spy, which hardly slows them. For
+each program there is its processor time: what the system counts, divided by the transactions, and
+shared among the parts by their samples. Before that stands where the time goes that passes on the
+clock: the processors, the disk, which is a bare sync of the same bytes right after the run, and the
+rest, in which the programs wake each other up. Where programs work side by side, the parts are more
+than the whole, and the rest is below zero.
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
+import itertools
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -25,12 +30,15 @@ from rich.console import Console
 from rich.table import Table
 
 import oncemq
+from benchmarks.orb import ServerProcess
+from benchmarks.peers.clients import Bare
 
 HOST = "127.0.0.1"
 PAYLOAD = b"x" * 100
 RATE = 400
 WARM_UP = 200
 SHOWN = 12
+BARE_CALLS = 1000
 PAUSE_S = 0.3
 END_S_MAX = 60.0
 _ROOT = Path(__file__).resolve().parent.parent
@@ -83,6 +91,11 @@ WORK: dict[str, Callable[[oncemq.Connection, oncemq.Connection], None]] = {
     "move": move,
     "two": two,
 }
+
+
+# How often the disk must have answered before the next step, and how often another program.
+SYNCS_IN_A_ROW = {"put": 1, "transaction": 1, "move": 1, "two": 2}
+TRIPS_IN_A_ROW = {"put": 1, "transaction": 1, "move": 2, "two": 3}
 
 
 class Spied:
@@ -160,11 +173,52 @@ def _profile(work: str, seconds: float, folder: Path) -> None:
     used = [program.cpu_s() - was for program, was in zip(programs, before, strict=True)]
     console = Console()
     console.print(f"{WORK[work].__doc__} {count:,} of them, {wall_us:,.0f} µs each.")
-    for program, cpu_s in reversed(list(zip(programs, used, strict=True))):
+    cpu_us = {
+        program.name: cpu_s / count * 1e6 for program, cpu_s in zip(programs, used, strict=True)
+    }
+    _show_wall(work, wall_us, cpu_us, folder, console)
+    for program in reversed(programs):
         stacks = program.end()
-        cpu_us = cpu_s / count * 1e6
-        if cpu_us >= 1:
-            _show(program.name, stacks, cpu_us, console)
+        if cpu_us[program.name] >= 1:
+            _show(program.name, stacks, cpu_us[program.name], console)
+
+
+def _show_wall(
+    work: str, wall_us: float, cpu_us: dict[str, float], folder: Path, console: Console
+) -> None:
+    syncs, trips = SYNCS_IN_A_ROW[work], TRIPS_IN_A_ROW[work]
+    sync_us, trip_us = _bare_us(folder)
+    parts = {f"{name}, processor": spent for name, spent in cpu_us.items() if spent >= 1}
+    parts[f"disk, {syncs} bare fdatasync"] = syncs * sync_us
+    title = f"where {wall_us:,.0f} µs go"
+    table = Table(title=title, title_justify="left", title_style="bold")
+    table.add_column("part")
+    table.add_column("µs", justify="right")
+    for part, spent in parts.items():
+        table.add_row(part, f"{spent:,.0f}")
+    rest = wall_us - sum(parts.values())
+    table.add_row("the rest: network and waking each other up", f"{rest:,.0f}")
+    console.print(table)
+    console.print(f"({trips} bare round trips of 100 bytes take {trips * trip_us:,.0f} µs.)")
+
+
+def _bare_us(folder: Path) -> tuple[float, float]:
+    """What a sync of a small message takes, and a round trip of one; medians."""
+    echo = ServerProcess("benchmarks.orb", "tcp")
+    bare = Bare(f"{echo.announced} {folder}")
+    try:
+        return _median_us(lambda: bare.sync(PAYLOAD)), _median_us(lambda: bare.go(PAYLOAD))
+    finally:
+        bare.close()
+        echo.stop()
+
+
+def _median_us(act: Callable[[], None]) -> float:
+    moments = [time.perf_counter()]
+    for _ in range(BARE_CALLS):
+        act()
+        moments.append(time.perf_counter())
+    return statistics.median(b - a for a, b in itertools.pairwise(moments)) * 1e6
 
 
 def _show(name: str, stacks: list[tuple[list[str], int]], cpu_us: float, console: Console) -> None:

@@ -21,7 +21,7 @@ import pika
 import redis
 import stomp
 
-from benchmarks.peers.clients import NEXT, WORK, Missing
+from benchmarks.peers.operations import NEXT, WORK, Missing
 
 WAIT_S = 30.0
 DRAINED_S = 0.5
@@ -40,7 +40,9 @@ class RabbitMQ:
 
     def __init__(self, address: str) -> None:
         host, port = _place(address)
-        self._connection = pika.BlockingConnection(pika.ConnectionParameters(host, port))
+        # Nobody answers heartbeats while the others have their turn.
+        where = pika.ConnectionParameters(host, port, heartbeat=0)
+        self._connection = pika.BlockingConnection(where)
         self._channel = self._connection.channel()
         self._channel.confirm_delivery()
         self._durable = pika.BasicProperties(delivery_mode=pika.DeliveryMode.Persistent)

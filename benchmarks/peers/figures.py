@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from benchmarks.measure import Round
-from benchmarks.peers.clients import Operation
+from benchmarks.peers.operations import Operation
 from benchmarks.peers.running import Row
 from benchmarks.peers.systems import BY_NAME
 from benchmarks.peers.witness import Seen

@@ -15,7 +15,7 @@ from typing import Any
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from benchmarks.peers.clients import NEXT, WORK, Missing
+from benchmarks.peers.operations import NEXT, WORK, Missing
 
 WAIT_S = 30.0
 PAUSE_S = 0.05

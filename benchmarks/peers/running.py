@@ -14,13 +14,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import Round, Spread, percentile, spread
-from benchmarks.peers.clients import Operation
+from benchmarks.peers.operations import Operation
 from benchmarks.peers.servers import Absent, Servers
 from benchmarks.peers.systems import LIMIT, System
 from benchmarks.peers.workloads import SMALL, Workload
@@ -108,6 +108,12 @@ def run(
                 )
             except (Absent, _Broken, ImportError) as reason:
                 row.absent = str(reason)
+        for row in rows:
+            try:
+                if not row.absent:
+                    teams[row.system.name].await_ready()
+            except _Broken as reason:
+                row.absent = str(reason)
         for number in range(rounds + 1):
             for row in rows:
                 step(row.system.name)
@@ -140,6 +146,14 @@ class _Broken(Exception):
     """A client has failed; the text is its last word."""
 
 
+@contextmanager
+def _told_as_broken() -> Iterator[None]:
+    try:
+        yield
+    except Exception as failed:
+        raise _Broken(f"{type(failed).__name__}: {failed}") from failed
+
+
 class _Team:
     """The client processes of one system, and the connection that fills its queue."""
 
@@ -147,61 +161,53 @@ class _Team:
         self._workload = workload
         self._payload = b"x" * workload.payload_bytes
         self._filler: Any = None
-        self._workers: list[subprocess.Popen[str]] = []
+        self._left = 0
+        self._worker: subprocess.Popen[str] | None = None
         try:
-            self._filler = system.connect(address, 0, workload.clients)
-            self._filler.create()
-            self._fill(system.queued)
-        except Exception as failed:
-            self.close()
-            raise _Broken(f"{type(failed).__name__}: {failed}") from failed
-        command = [sys.executable, "-m", "benchmarks.peers.worker", system.name, address]
-        command += [workload.operation.value, str(workload.payload_bytes)]
-        for number in range(workload.clients):
-            self._workers.append(
-                subprocess.Popen(
-                    [*command, str(number), str(workload.clients)],
-                    cwd=ROOT,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                )
-            )
-        try:
-            for worker in self._workers:
-                self._heard(worker)
+            with _told_as_broken():
+                self._filler = system.connect(address, 0, workload.clients)
+                self._filler.create()
+                self._fill(system.queued)
         except _Broken:
             self.close()
             raise
+        command = [sys.executable, "-m", "benchmarks.peers.worker", system.name, address]
+        command += [workload.operation.value, str(workload.payload_bytes), str(workload.clients)]
+        self._worker = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def await_ready(self) -> None:
+        """All clients are connected. Those of other teams start meanwhile."""
+        self._heard()
 
     def close(self) -> None:
         """All processes have ended."""
-        for worker in self._workers:
-            assert worker.stdin is not None
-            worker.stdin.close()
-        for worker in self._workers:
-            try:
-                worker.wait(END_S)
-            except subprocess.TimeoutExpired:
-                worker.kill()
-                worker.wait(END_S)
-            for pipe in (worker.stdout, worker.stderr):
-                assert pipe is not None
-                pipe.close()
+        if self._worker is not None:
+            _end(self._worker)
         if self._filler is not None:
             self._filler.close()
 
     def take_round(self) -> Round:
         """The clients do their calls, all at once."""
         workload = self._workload
+        needed = workload.calls * workload.clients * workload.messages_per_call
         if workload.takes:
-            self._fill(workload.calls * workload.clients * workload.messages_per_call)
-        for worker in self._workers:
-            assert worker.stdin is not None
-            worker.stdin.write(f"{workload.calls}\n")
-            worker.stdin.flush()
-        moments = [json.loads(self._heard(worker)) for worker in self._workers]
+            with _told_as_broken():
+                self._fill(needed - self._left)
+        assert self._worker is not None
+        assert self._worker.stdin is not None
+        self._worker.stdin.write(f"{workload.calls}\n")
+        self._worker.stdin.flush()
+        moments = json.loads(self._heard())
+        if workload.takes and workload.clients == 1:
+            # What a slow client has left. With several, each may have left another's share.
+            self._left = needed - (len(moments[0]) - 1) * workload.messages_per_call
         durations = sorted(b - a for own in moments for a, b in itertools.pairwise(own))
         took_s = max(own[-1] for own in moments) - min(own[0] for own in moments)
         return Round(percentile(durations, 50), percentile(durations, 99), len(durations) / took_s)
@@ -210,11 +216,33 @@ class _Team:
         for begin in range(0, count, FILL):
             self._filler.put_many([self._payload] * min(FILL, count - begin))
 
-    def _heard(self, worker: subprocess.Popen[str]) -> str:
-        assert worker.stdout is not None
-        line = worker.stdout.readline()
+    def _heard(self) -> str:
+        assert self._worker is not None
+        assert self._worker.stdout is not None
+        line = self._worker.stdout.readline()
         if not line:
-            assert worker.stderr is not None
-            words = worker.stderr.read().strip().splitlines()
-            raise _Broken(words[-1] if words else "its client ended without a word")
+            assert self._worker.stderr is not None
+            words = self._worker.stderr.read().strip().splitlines()
+            raise _Broken(_last_word(words))
         return line
+
+
+def _last_word(lines: list[str]) -> str:
+    """What a client has failed of: its own exception, and not that nobody heard of it any more."""
+    said = [line for line in lines if line[:1].strip() and ": " in line and "EOF" not in line]
+    return said[-1] if said else "its client ended without a word"
+
+
+def _end(worker: subprocess.Popen[str]) -> None:
+    assert worker.stdin is not None
+    # One that has failed does not read any more.
+    with suppress(BrokenPipeError):
+        worker.stdin.close()
+    try:
+        worker.wait(END_S)
+    except subprocess.TimeoutExpired:
+        worker.kill()
+        worker.wait(END_S)
+    for pipe in (worker.stdout, worker.stderr):
+        assert pipe is not None
+        pipe.close()

@@ -18,7 +18,7 @@ import psycopg
 
 from benchmarks import measure, spark_sink, spark_source
 from benchmarks.measure import Comparison, Effort, Round, Setting
-from benchmarks.peers.clients import Operation
+from benchmarks.peers.operations import Operation
 from benchmarks.peers.running import Addresses, Row
 from benchmarks.peers.servers import Absent
 from benchmarks.peers.systems import BY_NAME, COPIED, FILES, OURS, SPARK_LIMIT, STREAMED

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.peers.clients import IN_BATCHES, ONE_BY_ONE, Operation
+from benchmarks.peers.operations import IN_BATCHES, ONE_BY_ONE, Operation
 
 TRANSACTIONAL = IN_BATCHES | {Operation.MOVE}
 OURS = "OnceMQ"
@@ -43,12 +43,16 @@ class System:
 
         A system that deals messages out beforehand is told which of its clients this is.
         """
-        module = importlib.import_module(f"benchmarks.peers.{self.module}")
-        make: Callable[[str], Any] = getattr(module, self.client)
-        client = make(address)
+        client = self.load()(address)
         if hasattr(client, "be_one_of"):
             client.be_one_of(number, count)
         return client
+
+    def load(self) -> Callable[[str], Any]:
+        """What makes its clients, imported."""
+        module = importlib.import_module(f"benchmarks.peers.{self.module}")
+        make: Callable[[str], Any] = getattr(module, self.client)
+        return make
 
     @property
     def is_limit(self) -> bool:

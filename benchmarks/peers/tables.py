@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import psycopg
 import pymysql
 
-from benchmarks.peers.clients import NEXT, WORK, Missing
+from benchmarks.peers.operations import NEXT, WORK, Missing
 
 TRIES = 50
 _TAKE = (
@@ -27,6 +27,7 @@ _TAKE = (
 _TAKE_WORK = _TAKE.format(table=WORK)
 _PUT = "INSERT INTO {table} (payload) VALUES (%s)"
 _PUT_WORK, _PUT_NEXT = _PUT.format(table=WORK), _PUT.format(table=NEXT)
+_PUT_ALL = f"INSERT INTO {WORK} (payload) SELECT unnest(%b::bytea[])"
 _MOVE = f"WITH taken AS ({_TAKE_WORK}) INSERT INTO {NEXT} (payload) SELECT payload FROM taken"
 
 
@@ -47,8 +48,8 @@ class PostgreSQL:
         self._connection.execute(_PUT_WORK, (payload,))
 
     def put_many(self, payloads: Sequence[bytes]) -> None:
-        with self._connection.transaction(), self._connection.cursor() as cursor:
-            cursor.executemany(_PUT_WORK, [(payload,) for payload in payloads])
+        # One statement with one array: several times as fast as a statement for each.
+        self._connection.execute(_PUT_ALL, (list(payloads),))
 
     def get(self) -> None:
         self.get_many(1)

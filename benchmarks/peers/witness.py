@@ -21,10 +21,11 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.peers.clients import Operation
+from benchmarks.peers.operations import Operation
 from benchmarks.peers.running import ROOT, Addresses, filled_client
 from benchmarks.peers.servers import Absent
 from benchmarks.peers.systems import SYSTEMS, System
+from benchmarks.peers.workloads import SMALL
 
 CALLS = 10
 ATTACH_S_MAX = 20.0
@@ -70,7 +71,7 @@ def _watch(system: System, operation: Operation, address: str, folder: Path) -> 
     with filled_client(system, address, 2 * CALLS):
         command = [sys.executable, "-m", "benchmarks.peers.worker", system.name, address]
         client = subprocess.Popen(
-            [*command, operation.value, "100", "0", "1"],
+            [*command, operation.value, str(SMALL), "1"],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -81,9 +82,9 @@ def _watch(system: System, operation: Operation, address: str, folder: Path) -> 
             # The first calls open connections, of which servers make processes.
             _ask(client, CALLS)
             trace = folder / "trace"
-            strace = _attach([client.pid, *_servers(folder)], trace)
+            strace = _attach(_watched_processes(folder), trace)
             try:
-                moments = json.loads(_ask(client, CALLS))
+                [moments] = json.loads(_ask(client, CALLS))
             finally:
                 strace.terminate()
                 strace.wait(END_S)
@@ -127,8 +128,8 @@ def _ask(client: subprocess.Popen[str], calls: int | None) -> str:
     return client.stdout.readline()
 
 
-def _servers(folder: Path) -> list[int]:
-    """Processes that work in the folder of the servers, and those that this one has started."""
+def _watched_processes(folder: Path) -> list[int]:
+    """Those that work in the folder of the servers, and those that this one has started."""
     found = {process.pid for process in psutil.Process().children(recursive=True)}
     for process in psutil.process_iter():
         try:

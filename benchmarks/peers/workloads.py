@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from benchmarks.peers.clients import Operation
+from benchmarks.peers.operations import Operation
 from benchmarks.peers.systems import (
     COPIED,
     DEEP,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from benchmarks.peers.clients import Operation
 from benchmarks.peers.figures import Found, described, merged
+from benchmarks.peers.operations import Operation
 from benchmarks.peers.systems import OURS
 from benchmarks.peers.witness import Seen
 from benchmarks.peers.workloads import WORKLOADS

@@ -7,8 +7,8 @@ from xml.etree import ElementTree
 
 from benchmarks.measure import Spread
 from benchmarks.peers.charts import Bar, Kind, overview
-from benchmarks.peers.clients import Operation
 from benchmarks.peers.figures import Found
+from benchmarks.peers.operations import Operation
 from benchmarks.peers.page import BEGIN, END, chart, write_page
 from benchmarks.peers.systems import LIMIT, OURS
 from benchmarks.peers.witness import Seen

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.measure import Round, Verdict
-from benchmarks.peers.clients import Operation
+from benchmarks.peers.operations import Operation
 from benchmarks.peers.report import (
     best_peer,
     grouped,

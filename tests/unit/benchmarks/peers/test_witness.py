@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.peers.clients import Operation
+from benchmarks.peers.operations import Operation
 from benchmarks.peers.witness import judged, sync_ends
 
 TRACE = [

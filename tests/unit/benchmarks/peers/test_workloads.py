@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.peers.clients import Operation
 from benchmarks.peers.figures import key
+from benchmarks.peers.operations import Operation
 from benchmarks.peers.study import Plan
 from benchmarks.peers.systems import BY_NAME, IN_SPARK, OURS, SYSTEMS, System
 from benchmarks.peers.workloads import GOALS, MANY_CLIENTS, TITLES, WORKLOADS, Goal, Workload
