@@ -42,8 +42,8 @@ demo: $(READY) ## Show the promise in two minutes.
 		$(RUN) clients.demo $(ARGS)
 
 bench: $(READY) ## Compare with other queues, or run the benchmarks that ARGS names; FULL=1 takes longer.
-	@benchmarks/peers/setup.sh '$(VENV)'
-	$(RUN) benchmarks $(if $(FULL),--full) $(ARGS)
+	@JAVA_HOME=$$(tests/setup/java.sh '$(VENV)' || true) && export JAVA_HOME && \
+		benchmarks/peers/setup.sh '$(VENV)' && $(RUN) benchmarks $(if $(FULL),--full) $(ARGS)
 
 profile: $(READY) ## Show where the time of one transaction goes: ARGS="--work put|transaction|move|two".
 	$(RUN) benchmarks.profiling $(ARGS)

@@ -39,6 +39,8 @@ RATE = 400
 WARM_UP = 200
 SHOWN = 12
 BARE_CALLS = 1000
+# A program with less has no part in the work, and only looks after itself.
+BUSY_US_MIN = 10.0
 PAUSE_S = 0.3
 END_S_MAX = 60.0
 _ROOT = Path(__file__).resolve().parent.parent
@@ -57,6 +59,8 @@ PARTS = (
     ("benchmarks", "the benchmark itself"),
 )
 OTHER = "Python's own library"
+# The main thread of a server has nothing to do but to start it; its others do the work.
+STARTING = ("<module> (mqserver/", "<module> (coordinator/")
 WAITING = ("Condition.wait", "socket.accept", "select", "_EpollSelector", "EpollSelector")
 
 
@@ -104,8 +108,18 @@ class Spied:
     def __init__(self, name: str, folder: Path, module: str, *arguments: str) -> None:
         self.name = name
         self._found = folder / f"{name}.txt"
-        command = [_py_spy(), "record", "--format", "raw", "--function", "--rate", str(RATE)]
-        command += ["--output", str(self._found), "--", sys.executable, "-m", module, *arguments]
+        # Stopped for each sample, a program that waits would seem to work.
+        command = [_py_spy(), "record", "--nonblocking", "--format", "raw", "--rate", str(RATE)]
+        command += [
+            "--function",
+            "--output",
+            str(self._found),
+            "--",
+            sys.executable,
+            "-m",
+            module,
+            *arguments,
+        ]
         self._process = subprocess.Popen(
             command,
             cwd=_ROOT,
@@ -179,7 +193,7 @@ def _profile(work: str, seconds: float, folder: Path) -> None:
     _show_wall(work, wall_us, cpu_us, folder, console)
     for program in reversed(programs):
         stacks = program.end()
-        if cpu_us[program.name] >= 1:
+        if cpu_us[program.name] >= BUSY_US_MIN:
             _show(program.name, stacks, cpu_us[program.name], console)
 
 
@@ -188,7 +202,7 @@ def _show_wall(
 ) -> None:
     syncs, trips = SYNCS_IN_A_ROW[work], TRIPS_IN_A_ROW[work]
     sync_us, trip_us = _bare_us(folder)
-    parts = {f"{name}, processor": spent for name, spent in cpu_us.items() if spent >= 1}
+    parts = {f"{name}, processor": spent for name, spent in cpu_us.items() if spent >= BUSY_US_MIN}
     parts[f"disk, {syncs} bare fdatasync"] = syncs * sync_us
     title = f"where {wall_us:,.0f} µs go"
     table = Table(title=title, title_justify="left", title_style="bold")
@@ -242,7 +256,7 @@ def _show(name: str, stacks: list[tuple[list[str], int]], cpu_us: float, console
 
 def _is_work(stack: list[str]) -> bool:
     """Neither the start of the program, nor a thread that waits and is taken for a busy one."""
-    is_start = any("importlib" in frame for frame in stack)
+    is_start = any("importlib" in frame or frame.startswith(STARTING) for frame in stack)
     return not is_start and not stack[-1].startswith(WAITING)
 
 

@@ -120,11 +120,6 @@ class World:
         kind = self._spark._get_j_spark_session_class(self._spark._jvm)
         kind.setActiveSession(self._spark._jsparkSession)
 
-    @property
-    def frame(self) -> Any:
-        """The rows."""
-        return self._frame
-
     # --- Ways of writing
 
     def write_noop(self) -> None:

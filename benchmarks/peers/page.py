@@ -20,6 +20,7 @@ from benchmarks.peers.report import (
     is_ours,
     judged,
     limit_of,
+    named,
     ours_of,
     rate,
     shown,
@@ -98,7 +99,7 @@ def _goals_told(groups: Sequence[Group]) -> str:
 def chart(title: str, rows: Sequence[Row]) -> str:
     """The bars of those that were measured, the fastest first."""
     found = [
-        Bar(row.system.name, row.messages_per_s, f"{rate(row):,.0f}", _kind(row))
+        Bar(named(row), row.messages_per_s, f"{rate(row):,.0f}", _kind(row))
         for row in rows
         if not row.absent
     ]

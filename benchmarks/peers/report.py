@@ -59,8 +59,8 @@ def ours_of(rows: Sequence[Row]) -> Row | None:
 
 
 def best_peer(rows: Sequence[Row]) -> Row | None:
-    """The fastest of the others that is reached over the network, as ours is."""
-    others = [row for row in rows if not row.absent and not is_ours(row)]
+    """The fastest of the others that syncs and is reached over the network, as ours does and is."""
+    others = [row for row in rows if not row.absent and not is_ours(row) and row.is_synced]
     return max((row for row in others if row.system.is_networked), key=rate, default=None)
 
 
@@ -97,7 +97,8 @@ def judged(groups: Sequence[Group]) -> list[Judgement]:
     for goal in GOALS:
         for workload, rows in groups:
             ours = _found(rows, goal.ours)
-            others = [row for row in rows if row.system.name in goal.peers and not row.absent]
+            there = [row for row in rows if row.system.name in goal.peers and not row.absent]
+            others = [row for row in there if row.is_synced]
             if _is_meant(goal, workload) and ours is not None and others:
                 strongest = max(others, key=rate)
                 times = ours.times(strongest)
@@ -154,13 +155,18 @@ def titled(workload: Workload) -> str:
     return f"{workload.title}{size}"
 
 
+def named(row: Row) -> str:
+    """Its name, with a warning where it does less than the others."""
+    return row.system.name if row.is_synced else f"{row.system.name} (not synced)"
+
+
 def cells(row: Row, rows: Sequence[Row]) -> list[str]:
     """What a table says of a row."""
     if row.absent:
         return [row.system.name, "absent", row.absent[:60], "", "", "", ""]
     speed = row.messages_per_s
     return [
-        row.system.name,
+        named(row),
         f"{speed.median:,.0f}",
         f"{speed.low:,.0f} to {speed.high:,.0f}",
         f"{row.middle(lambda taken: taken.p50_s).median * MICRO:,.0f}",

@@ -44,6 +44,11 @@ class Row:
         return spread([value(taken) for taken in self.rounds])
 
     @property
+    def is_synced(self) -> bool:
+        """Whether what was answered was on disk."""
+        return self.workload.operation not in self.system.unsynced
+
+    @property
     def messages_per_s(self) -> Spread:
         """How fast it was."""
         return self.middle(lambda taken: taken.calls_per_s * self.workload.messages_per_call)
@@ -106,13 +111,13 @@ def run(
                 teams[row.system.name] = started.enter_context(
                     closing(_Team(workload, row.system, addresses.of(row.system)))
                 )
-            except (Absent, _Broken, ImportError) as reason:
+            except (Absent, Broken, ImportError) as reason:
                 row.absent = str(reason)
         for row in rows:
             try:
                 if not row.absent:
                     teams[row.system.name].await_ready()
-            except _Broken as reason:
+            except Broken as reason:
                 row.absent = str(reason)
         for number in range(rounds + 1):
             for row in rows:
@@ -121,7 +126,7 @@ def run(
                     continue
                 try:
                     taken = teams[row.system.name].take_round()
-                except _Broken as reason:
+                except Broken as reason:
                     row.absent = str(reason)
                     continue
                 if number:
@@ -142,16 +147,17 @@ def filled_client(system: System, address: str, count: int) -> Iterator[None]:
         client.close()
 
 
-class _Broken(Exception):
+class Broken(Exception):
     """A client has failed; the text is its last word."""
 
 
 @contextmanager
-def _told_as_broken() -> Iterator[None]:
+def told_as_broken() -> Iterator[None]:
+    """Whatever a system or its client raises is `Broken`."""
     try:
         yield
     except Exception as failed:
-        raise _Broken(f"{type(failed).__name__}: {failed}") from failed
+        raise Broken(f"{type(failed).__name__}: {failed}") from failed
 
 
 class _Team:
@@ -164,11 +170,11 @@ class _Team:
         self._left = 0
         self._worker: subprocess.Popen[str] | None = None
         try:
-            with _told_as_broken():
+            with told_as_broken():
                 self._filler = system.connect(address, 0, workload.clients)
                 self._filler.create()
                 self._fill(system.queued)
-        except _Broken:
+        except Broken:
             self.close()
             raise
         command = [sys.executable, "-m", "benchmarks.peers.worker", system.name, address]
@@ -198,7 +204,7 @@ class _Team:
         workload = self._workload
         needed = workload.calls * workload.clients * workload.messages_per_call
         if workload.takes:
-            with _told_as_broken():
+            with told_as_broken():
                 self._fill(needed - self._left)
         assert self._worker is not None
         assert self._worker.stdin is not None
@@ -223,7 +229,7 @@ class _Team:
         if not line:
             assert self._worker.stderr is not None
             words = self._worker.stderr.read().strip().splitlines()
-            raise _Broken(_last_word(words))
+            raise Broken(_last_word(words))
         return line
 
 

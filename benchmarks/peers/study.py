@@ -54,8 +54,9 @@ class Plan:
         return self.rounds or (THOROUGH_ROUNDS if self.is_thorough else QUICK_ROUNDS)
 
     def systems(self) -> list[System]:
-        """Whose servers are needed."""
-        busy = [system for one in self.workloads() for system in one.participants()]
+        """Whose servers are needed. The jobs in Spark bring their own."""
+        ours = [one for one in self.workloads() if not one.is_in_spark]
+        busy = [system for one in ours for system in one.participants()]
         return busy + [s for s in SYSTEMS if self.is_watched and s.can & set(WATCHED)]
 
     def steps(self) -> int:
@@ -67,7 +68,7 @@ class Plan:
 
 def study(plan: Plan) -> Found:
     """Everything that is asked for is measured, and watched."""
-    if not plan.systems():
+    if not plan.steps():
         return Found()
     # Where other users' servers may look into it, and not in memory.
     with tempfile.TemporaryDirectory(prefix="oncemq-peers-", dir="/var/tmp") as name:

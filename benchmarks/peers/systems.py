@@ -19,7 +19,7 @@ TWO_NODES = "OnceMQ, two nodes"
 SHALLOW, DEEP = "OnceMQ, 1,000 queued", "OnceMQ, 1,000,000 queued"
 LIMIT = "bare limit"
 SPARK_LIMIT = "Spark, nothing kept"
-COPIED = "PostgreSQL, COPY"
+COPIED = "PostgreSQL COPY"
 FILES = "parquet files"
 STREAMED = "OnceMQ, batch of a stream"
 IN_SPARK = frozenset({Operation.SPARK_WRITE, Operation.SPARK_READ})
@@ -37,6 +37,8 @@ class System:
     durability: str
     # Messages that are in its queue all the time.
     queued: int = 0
+    # What it answers before that is on disk (witness.py); it is shown, and nobody is judged by it.
+    unsynced: frozenset[Operation] = frozenset()
 
     def connect(self, address: str, number: int = 0, count: int = 1) -> Any:
         """A `Client`, one of several. What it needs is imported here and may be missing.
@@ -88,9 +90,11 @@ SYSTEMS = (
     System("MariaDB", ("mariadb",), "tables", "MariaDB", TRANSACTIONAL,
            "InnoDB, SKIP LOCKED; innodb_flush_log_at_trx_commit = 1"),
     System("RabbitMQ, quorum", ("rabbitmq",), "brokers", "RabbitMQ", ONE_BY_ONE,
-           "quorum queue of one node, publisher confirms"),
+           "quorum queue of one node, publisher confirms; nobody answers that a get is done"),
     System("RabbitMQ, classic", ("rabbitmq",), "brokers", "ClassicRabbitMQ", TRANSACTIONAL,
-           "durable classic queue; confirms, batches by tx, which is not atomic in a crash"),
+           "durable classic queue; confirms, batches by tx, which is not atomic in a crash;"
+           " that a message was got is not synced, not even by tx",
+           unsynced=frozenset({Operation.GET, Operation.GET_MANY})),
     System("NATS JetStream", ("nats",), "brokers", "Nats", IN_BATCHES,
            "sync_interval: always; batches are not one act"),
     System("ActiveMQ", ("activemq",), "brokers", "ActiveMQ", TRANSACTIONAL,

@@ -6,6 +6,7 @@ from benchmarks.measure import Round, Verdict
 from benchmarks.peers.operations import Operation
 from benchmarks.peers.report import (
     best_peer,
+    cells,
     grouped,
     judged,
     limit_of,
@@ -44,6 +45,17 @@ def test_the_best_peer_is_over_the_network_and_neither_ours_nor_the_limit() -> N
     assert found is not None
     assert found.system.name == "MariaDB"
     assert best_peer([row(OURS, 50), row("MariaDB", absent="gone")]) is None
+
+
+def test_nobody_is_judged_by_a_peer_that_does_not_sync() -> None:
+    get = WORKLOADS[1]
+    quick = row("RabbitMQ, classic", 99, workload=get)
+    rows = [row(OURS, 50, workload=get), quick, row("MariaDB", 20, workload=get)]
+    found = best_peer(rows)
+    assert found is not None
+    assert found.system.name == "MariaDB"
+    assert [one.nearest for one in judged(grouped(rows))] == ["MariaDB"]
+    assert cells(quick, rows)[0] == "RabbitMQ, classic (not synced)"
 
 
 def test_the_limit_is_that_of_the_workload() -> None:
