@@ -1,6 +1,6 @@
 """W8: rows written and read by Spark, as benchmarks/spark_sink.py and spark_source.py do it.
 
-Here their figures become rows of the comparison with the peers. A round is one job, and its calls in
+Here their figures become rows of the comparison with the peers. A round is one job; its calls in
 a second are its rows in a second.
 """
 

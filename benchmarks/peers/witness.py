@@ -29,7 +29,7 @@ from benchmarks.peers.workloads import SMALL
 
 CALLS = 10
 ATTACH_S_MAX = 20.0
-SETTLE_S = 1.0
+SETTLE_S = 0.3
 END_S = 30.0
 WATCHED = (Operation.PUT, Operation.GET, Operation.MOVE, Operation.TWO_PHASE)
 # What may bring bytes to the disk; `msync` is a database that maps its files.
@@ -82,7 +82,7 @@ def _watch(system: System, operation: Operation, address: str, folder: Path) -> 
             # The first calls open connections, of which servers make processes.
             _ask(client, CALLS)
             trace = folder / "trace"
-            strace = _attach(_watched_processes(folder), trace)
+            strace = _attach(_processes_of(system, folder), trace)
             try:
                 [moments] = json.loads(_ask(client, CALLS))
             finally:
@@ -128,22 +128,26 @@ def _ask(client: subprocess.Popen[str], calls: int | None) -> str:
     return client.stdout.readline()
 
 
-def _watched_processes(folder: Path) -> list[int]:
-    """Those that work in the folder of the servers, and those that this one has started."""
-    found = {process.pid for process in psutil.Process().children(recursive=True)}
+def _processes_of(system: System, folder: Path) -> list[int]:
+    """Those that work in the folders of the system's servers, or were told to.
+
+    Those of other systems are left out: a sync of theirs could come at the right moment by chance.
+    """
+    places = [str(folder / f"{kind}-") for kind in system.servers]
+    found = []
     for process in psutil.process_iter():
         try:
-            where = process.cwd()
+            words = [process.cwd(), *process.cmdline()]
         except (psutil.AccessDenied, psutil.NoSuchProcess, psutil.ZombieProcess):
             continue
-        if where.startswith(str(folder)):
-            found.add(process.pid)
-    return sorted(found)
+        if any(place in word for place in places for word in words):
+            found.append(process.pid)
+    return found
 
 
 def _attach(pids: list[int], trace: Path) -> subprocess.Popen[str]:
     command = ["strace", "--follow-forks", "-ttt", "-T", "--trace", SYNCS, "--output", str(trace)]
-    for pid in set(pids):
+    for pid in pids:
         command += ["--attach", str(pid)]
     strace = subprocess.Popen(command, stderr=subprocess.DEVNULL, text=True)
     # It says nothing that could be waited for; each process knows who watches it.
