@@ -1,13 +1,14 @@
 """`make profile`: where the time of one transaction goes, by program and by part.
 
-    python -m benchmarks.profiling [--work put|transaction|move|two] [--seconds N]
+    python -m benchmarks.profiling [--work put|transaction|move|two] [--seconds N] [--page]
 
 Coordinator, nodes and client run under the sampling profiler py-spy, which hardly slows them. For
 each program there is its processor time: what the system counts, divided by the transactions, and
 shared among the parts by their samples. Before that stands where the time goes that passes on the
 clock: the processors, the disk, which is a bare sync of the same bytes right after the run, and the
 rest, in which the programs wake each other up. Where programs work side by side, the parts are more
-than the whole, and the rest is below zero.
+than the whole, and the rest is below zero. `--page` does all four works and makes the table of
+docs/BENCHMARKS.md anew.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ BUSY_US_MIN = 10.0
 PAUSE_S = 0.3
 END_S_MAX = 60.0
 _ROOT = Path(__file__).resolve().parent.parent
+PAGE = _ROOT / "docs" / "BENCHMARKS.md"
+BEGIN, END = "<!-- profile: begin -->", "<!-- profile: end -->"
 
 # The first that matches is the part to which a line of a program belongs.
 PARTS = (
@@ -61,7 +64,15 @@ PARTS = (
 OTHER = "Python's own library"
 # The main thread of a server has nothing to do but to start it; its others do the work.
 STARTING = ("<module> (mqserver/", "<module> (coordinator/")
-WAITING = ("Condition.wait", "socket.accept", "select", "_EpollSelector", "EpollSelector")
+# A sync waits for the disk, which is counted as such.
+WAITING = (
+    "RealFile.sync",
+    "Condition.wait",
+    "socket.accept",
+    "select",
+    "_EpollSelector",
+    "EpollSelector",
+)
 
 
 def put(near: oncemq.Connection, _: oncemq.Connection) -> None:
@@ -160,16 +171,43 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.profiling", description=__doc__)
     parser.add_argument("--work", choices=WORK, default="transaction")
     parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--page", action="store_true", help="all works, for docs/BENCHMARKS.md")
     parser.add_argument("--client", nargs=4, help=argparse.SUPPRESS)
     said = parser.parse_args()
     if said.client:
         _be_client(*said.client)
         return
-    with tempfile.TemporaryDirectory(prefix="oncemq-profile-", dir="/var/tmp") as folder:
-        _profile(said.work, said.seconds, Path(folder))
+    taken = {}
+    for work in WORK if said.page else [said.work]:
+        with tempfile.TemporaryDirectory(prefix="oncemq-profile-", dir="/var/tmp") as folder:
+            taken[work] = _profile(work, said.seconds, Path(folder))
+    if said.page:
+        text = PAGE.read_text(encoding="utf-8")
+        PAGE.write_text(with_table(text, told(taken)), encoding="utf-8")
 
 
-def _profile(work: str, seconds: float, folder: Path) -> None:
+def told(taken: dict[str, dict[str, float]]) -> str:
+    """A table: the parts in their order, and a column for each work."""
+    works = list(taken)
+    lines = [
+        f"| µs | {' | '.join(works)} |",
+        "|---|" + "---:|" * len(works),
+    ]
+    for part in dict.fromkeys(part for parts in taken.values() for part in parts):
+        cells = [f"{taken[work][part]:,.0f}" if part in taken[work] else "" for work in works]
+        lines.append(f"| {part} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def with_table(text: str, table: str) -> str:
+    """The page with this table between its marks."""
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    assert end, f"there are no marks {BEGIN} and {END}"
+    return f"{before}{begin}\n{table}\n{end}{after}"
+
+
+def _profile(work: str, seconds: float, folder: Path) -> dict[str, float]:
     quiet = ["--listen", f"{HOST}:0", "--log-level", "error"]
     data = str(folder / "coordinator")
     programs = [Spied("coordinator", folder, "coordinator", "--data", data, *quiet)]
@@ -190,30 +228,53 @@ def _profile(work: str, seconds: float, folder: Path) -> None:
     cpu_us = {
         program.name: cpu_s / count * 1e6 for program, cpu_s in zip(programs, used, strict=True)
     }
-    _show_wall(work, wall_us, cpu_us, folder, console)
+    bare = _bare_us(folder)
+    busy: dict[str, float] = {}
     for program in reversed(programs):
         stacks = program.end()
         if cpu_us[program.name] >= BUSY_US_MIN:
-            _show(program.name, stacks, cpu_us[program.name], console)
+            parts = _show(program.name, stacks, cpu_us[program.name], console)
+            for part, spent in parts.items():
+                where = place_of(program.name, part)
+                busy[where] = busy.get(where, 0.0) + spent
+    whole = _on_the_clock(work, wall_us, busy, *bare)
+    _show_wall(whole, console)
+    return whole
 
 
-def _show_wall(
-    work: str, wall_us: float, cpu_us: dict[str, float], folder: Path, console: Console
-) -> None:
-    syncs, trips = SYNCS_IN_A_ROW[work], TRIPS_IN_A_ROW[work]
-    sync_us, trip_us = _bare_us(folder)
-    parts = {f"{name}, processor": spent for name, spent in cpu_us.items() if spent >= BUSY_US_MIN}
-    parts[f"disk, {syncs} bare fdatasync"] = syncs * sync_us
-    title = f"where {wall_us:,.0f} µs go"
-    table = Table(title=title, title_justify="left", title_style="bold")
+def place_of(program: str, part: str) -> str:
+    """Where the page counts a part of a program."""
+    if program == "coordinator":
+        return "coordinator"
+    place = "client" if program == "client" else "node"
+    if part in ("connections and frames", "marshalling and dispatch"):
+        return f"{place}: frames and marshalling"
+    if part in ("storage", "the disk's door: write and sync"):
+        return f"{place}: storage"
+    return f"{place}: all else"
+
+
+def _on_the_clock(
+    work: str, wall_us: float, busy: dict[str, float], sync_us: float, trip_us: float
+) -> dict[str, float]:
+    disk_us = SYNCS_IN_A_ROW[work] * sync_us
+    rest_us = wall_us - disk_us - sum(busy.values())
+    return {
+        **busy,
+        "disk: bare syncs": disk_us,
+        "the rest: network, waking each other up": rest_us,
+        "on the clock": wall_us,
+        "(bare round trips)": TRIPS_IN_A_ROW[work] * trip_us,
+    }
+
+
+def _show_wall(whole: dict[str, float], console: Console) -> None:
+    table = Table(title="all together", title_justify="left", title_style="bold")
     table.add_column("part")
     table.add_column("µs", justify="right")
-    for part, spent in parts.items():
+    for part, spent in whole.items():
         table.add_row(part, f"{spent:,.0f}")
-    rest = wall_us - sum(parts.values())
-    table.add_row("the rest: network and waking each other up", f"{rest:,.0f}")
     console.print(table)
-    console.print(f"({trips} bare round trips of 100 bytes take {trips * trip_us:,.0f} µs.)")
 
 
 def _bare_us(folder: Path) -> tuple[float, float]:
@@ -235,7 +296,9 @@ def _median_us(act: Callable[[], None]) -> float:
     return statistics.median(b - a for a, b in itertools.pairwise(moments)) * 1e6
 
 
-def _show(name: str, stacks: list[tuple[list[str], int]], cpu_us: float, console: Console) -> None:
+def _show(
+    name: str, stacks: list[tuple[list[str], int]], cpu_us: float, console: Console
+) -> dict[str, float]:
     total = sum(count for _, count in stacks) or 1
     parts: collections.Counter[str] = collections.Counter()
     functions: collections.Counter[str] = collections.Counter()
@@ -252,6 +315,7 @@ def _show(name: str, stacks: list[tuple[list[str], int]], cpu_us: float, console
     for function, count in functions.most_common(SHOWN):
         table.add_row(function, f"{cpu_us * count / total:,.0f}", style="dim")
     console.print(table)
+    return {part: cpu_us * count / total for part, count in parts.items()}
 
 
 def _is_work(stack: list[str]) -> bool:
