@@ -250,9 +250,9 @@ class Checkpoint:
             run = self._payloads.runs[first]
             bundled += run.live
             yield RunOnDisk(first, run.size, run.queue, (), None)
-        for queue, blocks in branch.blocks.items():
-            for block in blocks:
-                yield RunOnDisk(block.run, block.run_bytes, queue, (), None)
+        for queue, parcels in branch.parcels.items():
+            for parcel in parcels:
+                yield RunOnDisk(parcel.run, parcel.run_bytes, queue, (), None)
         if bundled == len(branch.added()):
             # None is large, as in most branches: there is no need to look at each message.
             return

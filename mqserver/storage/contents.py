@@ -140,8 +140,8 @@ def _holding(run: RunOnDisk) -> Holding:
 
 def _in_doubt(lsn: int, said: BranchRecord) -> InDoubt:
     stored = {queue: [entry.key for entry in entries] for queue, entries in said.stored}
-    for queue, block in said.blocks:
-        stored.setdefault(queue, []).extend(block.keys)
+    for queue, parcel in said.parcels:
+        stored.setdefault(queue, []).extend(parcel.keys)
     return InDoubt(lsn, stored, dict(said.taken))
 
 

@@ -256,12 +256,12 @@ def _branch(record: Record, room: int) -> Fields:
     stored += [
         {
             "queue": queue,
-            "messages": len(block),
-            "bytes": block.size,
-            "keys": ranges(block.keys),
-            "runs": [block.run],
+            "messages": len(parcel),
+            "bytes": parcel.size,
+            "keys": ranges(parcel.keys),
+            "runs": [parcel.run],
         }
-        for queue, block in said.blocks
+        for queue, parcel in said.parcels
     ]
     taken = [
         {"queue": queue, "messages": len(keys), "keys": ranges(keys)}

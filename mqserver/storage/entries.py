@@ -1,6 +1,6 @@
-"""Messages as the paged storage knows them: one by one, or many at once as a block of columns.
+"""Messages as the paged storage knows them: one by one, or many at once as a parcel of columns.
 
-Pure. An entry is one message, and where its payload is. A block is what a large call has stored:
+Pure. An entry is one message, and where its payload is. A parcel is what a large call has stored:
 its messages have keys one behind the other and their payloads share a run of the data file, and as
 long as nobody wants one of them no entry is made for any. That is what bulk work saves.
 """
@@ -87,7 +87,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class Parcel:
     """Messages that were stored together: their columns, and the run that holds their payloads.
 
     `size` counts the payloads' bytes, `run_bytes` all that is in the run; `place` is the address of

@@ -26,7 +26,7 @@ from mqserver.storage.contract import (
     QueueSettings,
     Selection,
 )
-from mqserver.storage.entries import Block, Entry
+from mqserver.storage.entries import Entry, Parcel
 from mqserver.storage.order import Order
 
 PRIORITY_MAX = 65535
@@ -37,7 +37,7 @@ _KEY_MASK = (1 << _KEY_BITS) - 1
 class Queue:
     """Committed messages by key, and the order of those that are free.
 
-    What was stored as a block stays one until somebody asks for one of its messages; all of them
+    What was stored as a parcel stays one until somebody asks for one of its messages; all of them
     are free then.
     """
 
@@ -47,34 +47,34 @@ class Queue:
         self.payload_bytes = 0
         self._entries: dict[int, Entry] = {}
         # By their keys, which never overlap.
-        self._blocks: list[Block] = []
+        self._parcels: list[Parcel] = []
         self._free = Order()
         # The keys of those that are free, where their order is another one.
         self._free_keys = Order() if settings.prioritized else None
 
     def __len__(self) -> int:
-        return len(self._entries) + sum(map(len, self._blocks))
+        return len(self._entries) + sum(map(len, self._parcels))
 
     @property
     def entries(self) -> dict[int, Entry]:
         """All messages one by one: for those who look at everything."""
-        for block in self._blocks:
-            self._open(block)
-        self._blocks = []
+        for parcel in self._parcels:
+            self._open(parcel)
+        self._parcels = []
         return self._entries
 
     def find(self, key: int) -> Entry | None:
         """The message with this key, if there is one."""
         found = self._entries.get(key)
-        if found is None and self._blocks:
-            place = bisect_right(self._blocks, key, key=_first_key) - 1
-            if place >= 0 and key in self._blocks[place].keys:
-                self._open(self._blocks.pop(place))
+        if found is None and self._parcels:
+            place = bisect_right(self._parcels, key, key=_first_key) - 1
+            if place >= 0 and key in self._parcels[place].keys:
+                self._open(self._parcels.pop(place))
                 found = self._entries[key]
         return found
 
-    def _open(self, block: Block) -> None:
-        self._entries.update((entry.key, entry) for entry in block.entries())
+    def _open(self, parcel: Parcel) -> None:
+        self._entries.update((entry.key, entry) for entry in parcel.entries())
 
     def _of_rank(self, rank: int) -> Entry:
         key = rank & _KEY_MASK
@@ -117,14 +117,14 @@ class Queue:
             self.payload_bytes += entry.size
         self._set_all_free(new)
 
-    def add_block(self, block: Block) -> None:
-        """The messages of the block, none of which was there before, are in the queue, and free."""
+    def add_parcel(self, parcel: Parcel) -> None:
+        """The messages of the parcel, all of them new, are in the queue, and free."""
         if self.settings.prioritized:
-            self.add(block.entries())
+            self.add(parcel.entries())
             return
-        insort(self._blocks, block, key=_first_key)
-        self.payload_bytes += block.size
-        self._free.update(block.keys)
+        insort(self._parcels, parcel, key=_first_key)
+        self.payload_bytes += parcel.size
+        self._free.update(parcel.keys)
 
     def hold(self, entry: Entry, holder: object) -> None:
         """The message has a holder, and is not free."""
@@ -146,7 +146,7 @@ class Queue:
     def remove(self, key: int) -> Entry | None:
         """The message is gone."""
         entry = self._entries.pop(key, None)
-        if entry is None and self._blocks and self.find(key) is not None:
+        if entry is None and self._parcels and self.find(key) is not None:
             entry = self._entries.pop(key)
         if entry is not None:
             self.payload_bytes -= entry.size
@@ -173,7 +173,7 @@ class Queue:
         """The next free messages in order have a holder now."""
         keys = [rank & _KEY_MASK for rank in self._free.take_first(count)]
         entries = self._entries
-        if self._blocks:
+        if self._parcels:
             for key in keys:
                 if key not in entries:
                     self.find(key)
@@ -207,8 +207,8 @@ class Queue:
         )
 
 
-def _first_key(block: Block) -> int:
-    return block.keys.start
+def _first_key(parcel: Parcel) -> int:
+    return parcel.keys.start
 
 
 class Branch:
@@ -220,7 +220,6 @@ class Branch:
     """
 
     __slots__ = (
-        "blocks",
         "bundles",
         "cancelled",
         "has_cancelled",
@@ -232,6 +231,7 @@ class Branch:
         "lsn",
         "marks",
         "outcome",
+        "parcels",
         "recovery",
         "stored",
         "taken",
@@ -244,7 +244,7 @@ class Branch:
         self.lsn = -1
         self.stored: dict[str, list[Entry]] = {}
         # What it stored many at a time; these are not in `stored`.
-        self.blocks: dict[str, list[Block]] = {}
+        self.parcels: dict[str, list[Parcel]] = {}
         self.taken: dict[str, list[Entry]] = {}
         self.marks: dict[str, int] = {}
         self.is_ending = False
@@ -264,7 +264,7 @@ class Branch:
     @property
     def is_read_only(self) -> bool:
         """Whether there is nothing to commit."""
-        stored = self.blocks or any(self.stored.values())
+        stored = self.parcels or any(self.stored.values())
         return not stored and not any(self.taken.values()) and not self.marks
 
     def take(self, queue: str, entries: list[Entry]) -> None:
@@ -289,18 +289,18 @@ class Branch:
             return next(iter(self.stored.values()))
         return [entry for entries in self.to_add().values() for entry in entries]
 
-    def all_blocks(self) -> list[Block]:
-        """Its blocks, of all queues."""
-        return [block for blocks in self.blocks.values() for block in blocks]
+    def all_parcels(self) -> list[Parcel]:
+        """Its parcels, of all queues."""
+        return [parcel for parcels in self.parcels.values() for parcel in parcels]
 
     def count_added(self) -> int:
         """How many messages a commit adds."""
-        return len(self.added()) + sum(map(len, self.all_blocks()))
+        return len(self.added()) + sum(map(len, self.all_parcels()))
 
     def info(self) -> BranchInfo:
         """What can be told of the branch."""
         cancelled = sum(count for count, _ in self.cancelled.values())
-        blocked = sum(map(len, self.all_blocks()))
+        blocked = sum(map(len, self.all_parcels()))
         return BranchInfo(
             branch=self.id,
             outcome=self.outcome,
@@ -312,9 +312,9 @@ class Branch:
     def held(self, queue: str) -> tuple[int, int]:
         """How many messages it has stored in the queue, whether taken again or not; their bytes."""
         count, size = self.cancelled.get(queue, (0, 0))
-        entries, blocks = self.stored.get(queue, ()), self.blocks.get(queue, ())
-        count += len(entries) + sum(map(len, blocks))
-        return count, size + sum(entry.size for entry in entries) + sum(b.size for b in blocks)
+        entries, parcels = self.stored.get(queue, ()), self.parcels.get(queue, ())
+        count += len(entries) + sum(map(len, parcels))
+        return count, size + sum(entry.size for entry in entries) + sum(b.size for b in parcels)
 
 
 class Consumer:
@@ -377,11 +377,11 @@ class Index:
             queue = self.queues.get(name)
             if queue is not None:
                 queue.add(entries)
-        for name, blocks in branch.blocks.items():
+        for name, parcels in branch.parcels.items():
             queue = self.queues.get(name)
-            for block in blocks if queue is not None else ():
+            for parcel in parcels if queue is not None else ():
                 assert queue is not None
-                queue.add_block(block)
+                queue.add_parcel(parcel)
         if branch.marks:
             for application, version in branch.marks.items():
                 self.raise_mark(application, version)

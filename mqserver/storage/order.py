@@ -53,7 +53,7 @@ class Order:
 
     def update(self, numbers: Iterable[int]) -> None:
         """All of the numbers are among them."""
-        # A range, as blocks have it, is in order already.
+        # A range, as parcels have it, is in order already.
         new = list(numbers) if isinstance(numbers, range) else sorted(set(numbers))
         place = self._place_between(new[0], new[-1]) if new else None
         if place is not None:

@@ -42,12 +42,12 @@ from mqserver.storage.contract import (
     Vote,
 )
 from mqserver.storage.disk import Disk
-from mqserver.storage.entries import IN_LOG, Block, Entry, place
+from mqserver.storage.entries import IN_LOG, Entry, Parcel, place
 from mqserver.storage.format import RECORD_HEADER, RecordKind
 from mqserver.storage.index import Branch
 from mqserver.storage.lock_manager import LockManager
 from mqserver.storage.paged_queues import PagedQueues, PagedSettings, Turns
-from mqserver.storage.records import pack_block, pack_branch, pack_judgement, pack_plain
+from mqserver.storage.records import pack_branch, pack_judgement, pack_parcel, pack_plain
 
 __all__ = ["PagedSettings", "PagedStorage", "Turns"]
 
@@ -81,10 +81,10 @@ class PagedStorage(PagedQueues):
             if queue not in self._index.queues:
                 raise QueueNotFound(queue)
             keys = self._take_keys(len(messages))
-            if len(messages) >= self._settings.block_messages_min:
-                block = self._write_block(queue, keys, MessageColumns.of(messages))
-                if block is not None:
-                    actor.blocks.setdefault(queue, []).append(block)
+            if len(messages) >= self._settings.parcel_messages_min:
+                parcel = self._write_parcel(queue, keys, MessageColumns.of(messages))
+                if parcel is not None:
+                    actor.parcels.setdefault(queue, []).append(parcel)
                     actor.has_pages = True
                     return keys
             entries = [
@@ -110,28 +110,28 @@ class PagedStorage(PagedQueues):
         self._next_key = stop
         return range(first, stop)
 
-    def _write_block(self, queue: str, keys: range, messages: MessageColumns) -> Block | None:
+    def _write_parcel(self, queue: str, keys: range, messages: MessageColumns) -> Parcel | None:
         """Many small messages are in pages together; None where they are few bytes, or large."""
         sizes = list(map(len, messages.payloads))
-        if sum(sizes) < self._settings.block_bytes_min or max(sizes) > self._settings.large_bytes:
+        if sum(sizes) < self._settings.parcel_bytes_min or max(sizes) > self._settings.large_bytes:
             return None
-        columns, content, start = pack_block(queue, keys, sizes, messages)
-        first = self._payloads.write_block(queue, content, len(keys))
+        columns, content, start = pack_parcel(queue, keys, sizes, messages)
+        first = self._payloads.write_parcel(queue, content, len(keys))
         place = first * self._files.room + start
-        return Block(columns, sum(sizes), first, len(content), place)
+        return Parcel(columns, sum(sizes), first, len(content), place)
 
-    def _open_blocks(self, actor: Branch, queue: str) -> None:
-        """What the branch stored there as blocks is as if it had been stored one by one.
+    def _open_parcels(self, actor: Branch, queue: str) -> None:
+        """What the branch stored there as parcels is as if it had been stored one by one.
 
-        It is about to take some of it, which no record could say of a block.
+        It is about to take some of it, which no record could say of a parcel.
         """
-        blocks = actor.blocks.get(queue, [])
-        entries = [entry for block in blocks for entry in block.entries()]
+        parcels = actor.parcels.get(queue, [])
+        entries = [entry for parcel in parcels for entry in parcel.entries()]
         payloads = self._payloads.read(entries)
         for entry in entries:
             entry.run, entry.place, entry.payload = IN_LOG, 0, payloads[entry.key]
         actor.stored[queue] = sorted(actor.stored.get(queue, []) + entries, key=attrgetter("key"))
-        self._payloads.drop_blocks(actor.blocks.pop(queue, ()), is_durable=True)
+        self._payloads.drop_parcels(actor.parcels.pop(queue, ()), is_durable=True)
 
     def _write_large(self, queue: str, entries: list[Entry]) -> bool:
         """Payloads that are too large for the log are in pages; whether there are any."""
@@ -153,8 +153,8 @@ class PagedStorage(PagedQueues):
         with self._lock:
             actor = self._acting(branch)
             table = self._index.queue(queue)
-            if queue in actor.blocks:
-                self._open_blocks(actor, queue)
+            if queue in actor.parcels:
+                self._open_parcels(actor, queue)
             own = [e for e in actor.stored.get(queue, ()) if e.holder is None]
             # Looked at first because to compare them field by field takes longer than the rest.
             is_next = selection is EVERYTHING or selection == EVERYTHING
@@ -183,8 +183,8 @@ class PagedStorage(PagedQueues):
         with self._lock:
             while True:
                 actor = self._acting(branch)
-                if queue in actor.blocks:
-                    self._open_blocks(actor, queue)
+                if queue in actor.parcels:
+                    self._open_parcels(actor, queue)
                 entries = [self._seen(actor, queue, key, keys) for key in keys]
                 # In the order of keys, so that two calls for the same messages form no circle.
                 blocked = min((e for e in entries if e.holder), key=attrgetter("key"), default=None)
@@ -325,10 +325,10 @@ class PagedStorage(PagedQueues):
         added = actor.added()
         try:
             if actor.has_pages:
-                self._secure_pages(added, bool(actor.blocks))
+                self._secure_pages(added, bool(actor.parcels))
             body, start = pack_branch(actor)
             with self._lock:
-                is_small = not added and not actor.blocks
+                is_small = not added and not actor.parcels
                 actor.lsn = self._log.append(kind, body, may_use_spare=is_small)
                 place(added, actor.lsn + RECORD_HEADER.size + start, self._files.room)
                 return actor.lsn
@@ -338,9 +338,9 @@ class PagedStorage(PagedQueues):
                 self._ended(actor)
             raise
 
-    def _secure_pages(self, added: list[Entry], has_blocks: bool) -> None:
+    def _secure_pages(self, added: list[Entry], has_parcels: bool) -> None:
         """The pages are on disk, before the record that names them; others are not held up."""
-        if not has_blocks and not any(entry.run != IN_LOG for entry in added):
+        if not has_parcels and not any(entry.run != IN_LOG for entry in added):
             return
         self._files.sync()
         if not self._payloads.have_digests(added):
@@ -387,8 +387,8 @@ class PagedStorage(PagedQueues):
                 payloads.keep(entries)
             payloads.note_stored(actor.lsn, queue, entries)
         payloads.note_committed(actor.bundles)
-        if actor.blocks:
-            payloads.note_committed([block.run for block in actor.all_blocks()])
+        if actor.parcels:
+            payloads.note_committed([parcel.run for parcel in actor.all_parcels()])
         gone = self._index.complete(actor)
         if gone:
             payloads.drop(gone, is_durable)
@@ -410,7 +410,7 @@ class PagedStorage(PagedQueues):
         """The branch has not happened; None for one of which nothing was on disk."""
         stored = self._index.undo(actor)
         # Of what was never on disk the pages are free at once.
-        self._payloads.drop_blocks(actor.all_blocks(), is_durable is not False)
+        self._payloads.drop_parcels(actor.all_parcels(), is_durable is not False)
         kept = [entry for entry in stored if entry.holder is None]
         if is_durable is None:
             self._payloads.discard(stored)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from mqserver.errors import Corruption
 from mqserver.storage.contract import Message
-from mqserver.storage.entries import IN_LOG, Block, Entry
+from mqserver.storage.entries import IN_LOG, Entry, Parcel
 from mqserver.storage.file_manager import FileManager
 from mqserver.storage.index import Index
 from mqserver.storage.log_manager import LogManager
@@ -85,7 +85,7 @@ class Payloads:
         entry.run, entry.place, entry.payload = first, first * self._files.room, None
         self.runs[first] = Run(queue, entry.size, 1, entry, sum=total)
 
-    def write_block(self, queue: str, content: bytes, count: int) -> int:
+    def write_parcel(self, queue: str, content: bytes, count: int) -> int:
         """So many messages are in a run that they share, its first page. See `write_large`."""
         first = self._files.allocate(len(content))
         try:
@@ -96,11 +96,11 @@ class Payloads:
         self.runs[first] = Run(queue, len(content), count, is_in_doubt=True)
         return first
 
-    def drop_blocks(self, blocks: Iterable[Block], is_durable: bool) -> None:
+    def drop_parcels(self, parcels: Iterable[Parcel], is_durable: bool) -> None:
         """Their branch was rolled back, with a record that is on disk, or not yet."""
-        for block in blocks:
-            del self.runs[block.run]
-            self._free_run(block.run, block.run_bytes, is_durable)
+        for parcel in parcels:
+            del self.runs[parcel.run]
+            self._free_run(parcel.run, parcel.run_bytes, is_durable)
 
     def have_digests(self, entries: list[Entry]) -> bool:
         """Whether digests are right where a checksum is needed; may wait, without the monitor."""

@@ -2,7 +2,7 @@
 
 Pure. Messages are written in columns, one list for each field; a column that holds nothing but its
 default is left out. Payloads stand behind the columns, one behind the other; those in pages of the
-data file are not among them, and have the first page of their run in the column `runs`. A block is
+data file are not among them, and have the first page of their run in the column `runs`. A parcel is
 columns, too, and says once where all of its payloads are.
 """
 
@@ -16,9 +16,9 @@ from mqserver.errors import Corruption
 from mqserver.storage.contract import BranchInfo, MessageColumns, Outcome, QueueSettings
 from mqserver.storage.entries import (
     IN_LOG,
-    Block,
     Columns,
     Entry,
+    Parcel,
     entries_in_run,
     entries_of,
     place,
@@ -88,9 +88,10 @@ def pack_branch(branch: Branch) -> tuple[bytes, int]:
         elif entries:
             stored.append((queue, columns_of(entries)))
             payloads += payloads_of(entries)
-    for queue, blocks in branch.blocks.items():
+    for queue, parcels in branch.parcels.items():
         stored += [
-            (queue, block.columns, (block.run, block.run_bytes, block.place)) for block in blocks
+            (queue, parcel.columns, (parcel.run, parcel.run_bytes, parcel.place))
+            for parcel in parcels
         ]
     meta = (branch.id, branch.recovery, stored, *_all_but_stored(branch))
     return pack_with_start(meta, payloads)
@@ -124,7 +125,7 @@ class BranchRecord:
     branch: bytes
     recovery: bytes
     stored: list[tuple[str, list[Entry]]]
-    blocks: list[tuple[str, Block]]
+    parcels: list[tuple[str, Parcel]]
     taken: list[tuple[str, list[int]]]
     marks: list[tuple[str, int]]
     cancelled: dict[str, tuple[int, int]]
@@ -146,8 +147,8 @@ def read_branch(record: Record, room: int) -> BranchRecord:
     meta, start = _unpack(record)
     branch, recovery, stored, taken, marks, cancelled = meta
     found = [(each[0], entries_of(each[1])) for each in stored if len(each) == 2]
-    blocks = [
-        (queue, Block(columns, sum(columns[1]), *where))
+    parcels = [
+        (queue, Parcel(columns, sum(columns[1]), *where))
         for queue, columns, where in (each for each in stored if len(each) > 2)
     ]
     position = record.body_lsn + start
@@ -156,7 +157,7 @@ def read_branch(record: Record, room: int) -> BranchRecord:
     if position != record.body_lsn + len(record.body):
         raise Corruption(f"log record at LSN {record.lsn}: its payloads have another length")
     rest = _rest_of_branch(taken, marks, cancelled)
-    return BranchRecord(branch, recovery, found, blocks, *rest)
+    return BranchRecord(branch, recovery, found, parcels, *rest)
 
 
 def _rest_of_branch(taken: Any, marks: Any, cancelled: Any) -> tuple[Any, Any, Any]:
@@ -324,7 +325,7 @@ def _carried(branch: bytes, recovery: bytes, runs: Any, count: int, *rest: Any) 
     return CarriedBranch(branch, recovery, _runs(runs), count, *_rest_of_branch(*rest))
 
 
-def pack_block(
+def pack_parcel(
     queue: str, keys: range, sizes: list[int], messages: MessageColumns
 ) -> tuple[Columns, bytes, int]:
     """Messages that were stored together: columns, the content of a run, where payloads begin."""

@@ -27,7 +27,7 @@ from operator import attrgetter
 
 from mqserver.errors import Corruption, WrongFormat
 from mqserver.storage.contract import OUTCOMES_KEPT, Outcome
-from mqserver.storage.entries import IN_LOG, Block, Entry, entries_of, place
+from mqserver.storage.entries import IN_LOG, Entry, Parcel, entries_of, place
 from mqserver.storage.file_manager import FileManager
 from mqserver.storage.format import Record, RecordKind
 from mqserver.storage.index import Branch, Index, Queue
@@ -62,8 +62,8 @@ class Recovery:
         self._payloads = payloads
         self._base: list[RunOnDisk] = []
         self._bundled: dict[int, list[int]] = {}
-        # The last block that a record has put into a run, and its queue.
-        self._blocks: dict[int, tuple[str, Block]] = {}
+        # The last parcel that a record has put into a run, and its queue.
+        self._parcels: dict[int, tuple[str, Parcel]] = {}
         self.index = Index(outcomes_kept)
         self.last_key = 0
         # Whether the record that is being done again came after the checkpoint.
@@ -189,11 +189,11 @@ class Recovery:
         for queue, entries in said.stored:
             branch.stored[queue] = entries
             self.last_key = max(self.last_key, entries[-1].key)
-        for queue, block in said.blocks:
-            branch.stored.setdefault(queue, []).extend(block.entries())
-            branch.bundles.append(block.run)
-            self._blocks[block.run] = queue, block
-            self.last_key = max(self.last_key, block.keys[-1])
+        for queue, parcel in said.parcels:
+            branch.stored.setdefault(queue, []).extend(parcel.entries())
+            branch.bundles.append(parcel.run)
+            self._parcels[parcel.run] = queue, parcel
+            self.last_key = max(self.last_key, parcel.keys[-1])
         for queue, keys in said.taken:
             branch.taken[queue] = self._hold(queue, keys, branch.id)
         branch.marks.update(said.marks)
@@ -276,13 +276,13 @@ class Recovery:
                 known.size, known.entry = base.size, None
                 known.is_in_doubt = base.first in in_doubt
                 known.dead = set() if known.is_in_doubt else self._dead(base)
-        for first, (queue, block) in self._blocks.items():
+        for first, (queue, parcel) in self._parcels.items():
             known = runs.get(first)
             # Another may be in its place by now, once all of its messages were gone.
-            if known is not None and known.entry is not None and known.entry.key in block.keys:
-                known.size, known.entry = block.run_bytes, None
+            if known is not None and known.entry is not None and known.entry.key in parcel.keys:
+                known.size, known.entry = parcel.run_bytes, None
                 known.is_in_doubt = first in in_doubt
-                known.dead = set() if known.is_in_doubt else self._gone(queue, block.keys)
+                known.dead = set() if known.is_in_doubt else self._gone(queue, parcel.keys)
         self._payloads.runs = runs
         self._payloads.in_checkpoint = {base.first for base in self._base}
         used = [(first, run.size) for first, run in runs.items()] + self._payloads.waiting

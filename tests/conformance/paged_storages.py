@@ -26,8 +26,8 @@ SMALL = PagedSettings(
     keys_per_block=1000,
     outcomes_kept=StorageFactory.outcomes_kept,
 )
-# The same, and four messages that one call stores are a block.
-BLOCKS = replace(SMALL, block_messages_min=4, block_bytes_min=40)
+# The same, and four messages that one call stores are a parcel.
+PARCELS = replace(SMALL, parcel_messages_min=4, parcel_bytes_min=40)
 
 
 class PagedFactory(StorageFactory):
@@ -43,7 +43,7 @@ class PagedFactory(StorageFactory):
     def open(self) -> Storage:
         identities = itertools.count(1)
         return PagedStorage(
-            self._disk, lambda: next(identities).to_bytes(16, "big"), time.monotonic, BLOCKS
+            self._disk, lambda: next(identities).to_bytes(16, "big"), time.monotonic, PARCELS
         )
 
     def crash(self) -> None:

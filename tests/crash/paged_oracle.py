@@ -111,8 +111,8 @@ def _held_in(storage: PagedStorage, name: bytes) -> tuple[object, ...]:
     stored: list[tuple[str, Message]] = []
     for queue, entries in branch.stored.items():
         stored += ((queue, each) for each in storage._payloads.messages(entries))
-    for queue, blocks in branch.blocks.items():
-        entries = [entry for block in blocks for entry in block.entries()]
+    for queue, parcels in branch.parcels.items():
+        entries = [entry for parcel in parcels for entry in parcel.entries()]
         stored += ((queue, each) for each in storage._payloads.messages(entries))
     taken: list[tuple[str, Message]] = []
     for queue, entries in branch.taken.items():
@@ -160,8 +160,8 @@ def _entries(storage: PagedStorage) -> list[Entry]:
     for branch in index.branches.values():
         for entries in branch.stored.values():
             found += entries
-        for block in branch.all_blocks():
-            found += block.entries()
+        for parcel in branch.all_parcels():
+            found += parcel.entries()
     return found
 
 

@@ -82,11 +82,11 @@ def _large_puts(work: Work) -> None:
     work.get("q", 2)
 
 
-def _blocks(work: Work) -> None:
+def _parcels(work: Work) -> None:
     """Many messages that one call stores share a run from the beginning."""
     work.do("create_queue", "q", PLAIN)
     work.do("create_queue", "p", URGENT)
-    work.put("q", *(message(f"block {number}", 90) for number in range(5)))
+    work.put("q", *(message(f"parcel {number}", 90) for number in range(5)))
     mixed, doubtful, undone = work.branch(), work.branch(), work.branch()
     work.do("store", mixed, "q", [message("alone", 60)])
     work.do("store", mixed, "p", [message(f"p{n}", 80, priority=n) for n in range(4)])
@@ -271,7 +271,7 @@ def _segments(work: Work) -> None:
 
 
 def _put_into_the_log(work: Work, queue: str, messages: list[NewMessage]) -> None:
-    """In calls of so few messages that they are no block."""
+    """In calls of so few messages that they are no parcel."""
     branch = work.branch()
     for start in range(0, len(messages), 2):
         work.do("store", branch, queue, messages[start : start + 2])
@@ -452,7 +452,7 @@ SCENARIOS: dict[str, Callable[[Work], None]] = {
     "creation": _creation,
     "small_puts": _small_puts,
     "large_puts": _large_puts,
-    "blocks": _blocks,
+    "parcels": _parcels,
     "mixed_branches": _mixed_branches,
     "lazy_ends": _lazy_ends,
     "prepare_and_decide": _prepare_and_decide,

@@ -7,7 +7,7 @@ from typing import Any
 
 from mqserver.storage import checkpoint
 from mqserver.storage.checkpoint import Checkpoint, Checkpoints
-from mqserver.storage.entries import Block, Entry
+from mqserver.storage.entries import Entry, Parcel
 from mqserver.storage.format import RecordKind
 from mqserver.storage.index import Branch, Index
 from mqserver.storage.log_manager import LogManager
@@ -183,21 +183,21 @@ def a_record_before_its_pages(patch: Patch) -> None:
     patch.setattr(PagedStorage, "_append_branch", append_branch)
 
 
-def a_record_before_its_blocks(patch: Patch) -> None:
-    """A record is forced before its blocks."""
+def a_record_before_its_parcels(patch: Patch) -> None:
+    """A record is forced before its parcels."""
     right = PagedStorage._secure_pages
 
-    def secure_pages(self: PagedStorage, added: list[Entry], has_blocks: bool) -> None:
-        right(self, added, has_blocks=False)
+    def secure_pages(self: PagedStorage, added: list[Entry], has_parcels: bool) -> None:
+        right(self, added, has_parcels=False)
 
     patch.setattr(PagedStorage, "_secure_pages", secure_pages)
 
 
-def free_blocks_before_the_rollback_is_on_disk(patch: Patch) -> None:
-    """Pages of a block are free before the rollback of its branch is on disk."""
-    right = Payloads.drop_blocks
+def free_parcels_before_the_rollback_is_on_disk(patch: Patch) -> None:
+    """Pages of a parcel are free before the rollback of its branch is on disk."""
+    right = Payloads.drop_parcels
 
-    def drop_blocks(self: Payloads, blocks: Iterable[Block], is_durable: bool) -> None:
-        right(self, blocks, is_durable=True)
+    def drop_parcels(self: Payloads, parcels: Iterable[Parcel], is_durable: bool) -> None:
+        right(self, parcels, is_durable=True)
 
-    patch.setattr(Payloads, "drop_blocks", drop_blocks)
+    patch.setattr(Payloads, "drop_parcels", drop_parcels)

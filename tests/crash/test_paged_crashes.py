@@ -18,7 +18,7 @@ FLOORS = {
     "creation": 90,
     "small_puts": 170,
     "large_puts": 500,
-    "blocks": 500,
+    "parcels": 500,
     "mixed_branches": 260,
     "lazy_ends": 160,
     "prepare_and_decide": 180,

@@ -29,7 +29,7 @@ FAULTS: dict[str, Callable[[int], Faults]] = {
     "short writes": lambda number: since(number, Fault.SHORT, "write"),
 }
 TRIED = ["reading", "segments", "moving", "closing", "random 40"]
-FULL = ["creation", "large_puts", "blocks", "segments", "moving", "shrinking", "random 41"]
+FULL = ["creation", "large_puts", "parcels", "segments", "moving", "shrinking", "random 41"]
 EACH = 2
 
 

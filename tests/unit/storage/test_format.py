@@ -477,7 +477,7 @@ def test_the_golden_store_of_version_2_has_its_large_payloads() -> None:
     assert storage.take(b"t", "orders", EVERYTHING, 4)[3].payload == bytes(5000)
 
 
-# --- The golden file of version 3: a checkpoint that carries branches in doubt, and blocks
+# --- The golden file of version 3: a checkpoint that carries branches in doubt, and parcels
 
 
 def test_the_golden_store_of_version_3_has_its_branches_in_doubt() -> None:
