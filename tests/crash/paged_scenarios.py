@@ -288,7 +288,7 @@ def _moving(work: Work) -> None:
     work.do("checkpoint")
     work.get("q", 3)
     work.do("checkpoint")
-    work.put("q", *(message(f"again {number}", 300) for number in range(4)))
+    _put_into_the_log(work, "q", [message(f"again {number}", 300) for number in range(4)])
     work.get("p", 2)
     work.get("q", 2)
     work.do("checkpoint")
