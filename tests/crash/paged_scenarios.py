@@ -64,7 +64,7 @@ def _small_puts(work: Work) -> None:
     work.do("create_queue", "q", PLAIN)
     for number in range(4):
         work.put("q", message(f"small {number}", 40 + 200 * number))
-    work.put("q", *(message(f"batch {number}", 90) for number in range(12)))
+    _put_into_the_log(work, "q", [message(f"batch {number}", 90) for number in range(12)])
     work.get("q", 2)
     work.put("q", message("empty"))
 
