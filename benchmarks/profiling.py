@@ -24,6 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
@@ -118,7 +119,9 @@ TRIPS_IN_A_ROW = {"put": 1, "transaction": 1, "move": 2, "two": 3}
 class Spied:
     """A program under the profiler, from its first line to what was found of it."""
 
-    def __init__(self, name: str, folder: Path, module: str, *arguments: str) -> None:
+    def __init__(
+        self, started: ExitStack, name: str, folder: Path, module: str, *arguments: str
+    ) -> None:
         self.name = name
         self._found = folder / f"{name}.txt"
         command = [_py_spy(), "record", "--format", "raw", "--function", "--rate", str(RATE)]
@@ -131,6 +134,8 @@ class Spied:
             text=True,
             start_new_session=True,
         )
+        # Before the first word is waited for: whoever gives up waiting leaves nothing behind.
+        started.callback(self._clear_away)
         self.announced = self.listen()
 
     def listen(self) -> str:
@@ -146,6 +151,14 @@ class Spied:
         [program] = psutil.Process(self._process.pid).children()
         times = program.cpu_times()
         return times.user + times.system
+
+    def _clear_away(self) -> None:
+        """Neither the program nor its profiler is there any more, whatever has happened."""
+        if self._process.poll() is None:
+            for program in psutil.Process(self._process.pid).children():
+                program.kill()
+            self._process.kill()
+            self._process.communicate(timeout=END_S_MAX)
 
     def end(self) -> list[tuple[list[str], int]]:
         """It has ended; stacks, the outermost call first, and how often each was seen."""
@@ -171,8 +184,11 @@ def main() -> None:
         return
     taken = {}
     for work in WORK if said.page else [said.work]:
-        with tempfile.TemporaryDirectory(prefix="oncemq-profile-", dir="/var/tmp") as folder:
-            taken[work] = _profile(work, said.seconds, Path(folder))
+        with (
+            tempfile.TemporaryDirectory(prefix="oncemq-profile-", dir="/var/tmp") as folder,
+            ExitStack() as started,
+        ):
+            taken[work] = _profile(work, said.seconds, Path(folder), started)
     if said.page:
         text = PAGE.read_text(encoding="utf-8")
         PAGE.write_text(with_table(text, told(taken)), encoding="utf-8")
@@ -199,17 +215,18 @@ def with_table(text: str, table: str) -> str:
     return f"{before}{begin}\n{table}\n{end}{after}"
 
 
-def _profile(work: str, seconds: float, folder: Path) -> dict[str, float]:
+def _profile(work: str, seconds: float, folder: Path, started: ExitStack) -> dict[str, float]:
     quiet = ["--listen", f"{HOST}:0", "--log-level", "error"]
     data = str(folder / "coordinator")
-    programs = [Spied("coordinator", folder, "coordinator", "--data", data, *quiet)]
+    programs = [Spied(started, "coordinator", folder, "coordinator", "--data", data, *quiet)]
     coordinator = programs[0].announced.rpartition(" ")[2]
     urls = []
     for name in ("node", "second node"):
         place = ["--data", str(folder / name.replace(" ", "-")), "--coordinator", coordinator]
-        programs.append(Spied(name, folder, "mqserver", *place, *quiet))
+        programs.append(Spied(started, name, folder, "mqserver", *place, *quiet))
         urls.append(f"mq://{programs[-1].announced.rpartition(' ')[2]}")
-    client = Spied("client", folder, "benchmarks.profiling", "--client", work, str(seconds), *urls)
+    told_client = ["--client", work, str(seconds), *urls]
+    client = Spied(started, "client", folder, "benchmarks.profiling", *told_client)
     programs.append(client)
     before = [program.cpu_s() for program in programs]
     count = int(client.listen())
@@ -355,4 +372,5 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     main()
