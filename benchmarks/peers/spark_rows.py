@@ -24,7 +24,7 @@ WRITERS = {
     OURS: spark_sink.OURS,
     FILES: spark_sink.PARQUET,
     SPARK_LIMIT: spark_sink.THROWN,
-    COPIED: COPIED,
+    COPIED: spark_sink.COPIED,
 }
 READERS = {
     OURS: spark_source.BROWSED,
