@@ -7,7 +7,6 @@ if nobody does, is its time. It knows coordinator and branches, and neither Spar
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
 import os
@@ -19,7 +18,7 @@ from clients.connecting import TIMEOUT_S, connect
 from clients.connection import Connection
 from clients.deciding import ATTEMPT_S, COORDINATION, Deciding
 from clients.errors import RAISED, ConnectionLost, OnceMQError, RolledBack, Timeout, translated
-from clients.nodes import NETWORK
+from clients.nodes import NETWORK, Node
 from clients.spark.options import Options
 from clients.transaction import Outcome
 from idl import system
@@ -227,12 +226,19 @@ def wait_until_there(
     node = connection.node()
     deadline = node.clock() + patience_s
     here = [each for each in branches if each.node == str(node.address) and not each.database]
-    with contextlib.suppress(*RAISED):
-        for branch in here:
-            while node.calls.getOutcome(otid_of(gtrid, branch.name)) is Status.PREPARED:
-                if node.clock() >= deadline:
-                    return
-                node.sleep(PAUSE_S)
+    for branch in here:
+        while _is_prepared(node, gtrid, branch):
+            if node.clock() >= deadline:
+                return
+            node.sleep(PAUSE_S)
+
+
+def _is_prepared(node: Node, gtrid: bytes, branch: PreparedBranch) -> bool:
+    """Whether the node has still to commit it; also when it does not say, being busy or away."""
+    try:
+        return node.calls.getOutcome(otid_of(gtrid, branch.name)) is Status.PREPARED
+    except RAISED:
+        return True
 
 
 def give_up(connection: Connection, gtrid: bytes, patience_s: float = BEGIN_S) -> Outcome:
