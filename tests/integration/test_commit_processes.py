@@ -182,9 +182,11 @@ def test_killed_processes_leave_every_transaction_whole(
     clients = [Client(cluster, f"client{n}", told, stop) for n in range(CLIENTS)]
     for client in clients:
         client.start()
-    kills = 0
+    kills, enough = 0, seconds / 4
     deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
+    # A busy machine takes longer to start them again: the kills count, not the seconds.
+    latest = deadline + 3 * seconds
+    while time.monotonic() < (deadline if kills >= enough else latest):
         time.sleep(chance.uniform(0.2, 1.0))
         victim = chance.choice(cluster.everybody)
         victim.kill()
@@ -202,7 +204,7 @@ def test_killed_processes_leave_every_transaction_whole(
     request.node.user_properties.append(
         ("commit processes", f"{kills} kills, {committed} committed of {len(answers)}")
     )
-    assert kills >= seconds / 4
+    assert kills >= enough
     assert committed >= 20
 
 
