@@ -110,12 +110,14 @@ class Driver:
     def stop(self) -> None:
         """It is gone, and Spark's part of it too."""
         assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self._process.stdin.close()
         try:
             self._process.wait(STOP_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        self._process.stdout.close()
 
 
 @contextlib.contextmanager
