@@ -84,6 +84,8 @@ def _show(console: Console, world: World) -> int:
                 time.sleep(LOOK_S)
         with screen.live() as refresh:
             is_over = _work_and_kill(world, screen, refresh, begun + WHOLE_S)
+        # One that is still at work would commit between two counts, which then do not agree.
+        world.end_pipeline()
         with screen.waiting("Counting"):
             verdict = world.verdict(time.monotonic() - begun)
         show_verdict(console, verdict)

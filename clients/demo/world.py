@@ -133,7 +133,7 @@ class World:
 
     def end(self) -> None:
         """Nothing is left running."""
-        self._kill_pipeline()
+        self.end_pipeline()
         if self._connection is not None:
             self._connection.close()
         for server in self._servers.values():
@@ -190,7 +190,7 @@ class World:
             return True
         if kind == DRIVER:
             self._count(kind)
-            self._kill_pipeline()
+            self.end_pipeline()
             self.start_pipeline()
             return True
         assert self._pipeline is not None
@@ -204,7 +204,7 @@ class World:
         self.kills[kind] += 1
         self.tell(f"kill -9 {kind}")
 
-    def _kill_pipeline(self) -> None:
+    def end_pipeline(self) -> None:
         """The driver, its Java and its workers are gone, all at once."""
         pipeline = self._pipeline
         if pipeline is None:
