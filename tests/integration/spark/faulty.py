@@ -100,9 +100,9 @@ class Faults:
         file = Path(self.folder) / "events"
         return file.read_text().splitlines() if file.exists() else []
 
-    def wait_for(self, event: str) -> None:
+    def wait_for(self, event: str, seconds: float = WAIT_S) -> None:
         """Somebody has told this event."""
-        deadline = time.monotonic() + WAIT_S
+        deadline = time.monotonic() + seconds
         while event not in self.events:
             assert time.monotonic() < deadline, f"{event} did not happen: {self.events}"
             time.sleep(0.02)
@@ -117,6 +117,9 @@ class Faults:
         self.tell(f"attempt {context.partitionId()}.{context.attemptNumber()}")
         self.tell(f"python {sys.executable}")
         is_lagging = is_first and context.partitionId() == 0 and self.is_planned(ONE_LAGS)
+        if self.is_planned(ONE_LAGS) and not is_lagging:
+            # Otherwise all others may be done before the one that is to lag has begun.
+            self.wait_for("lagging", LAG_S)
         for number, batch in enumerate(rows):
             yield batch
             if number == 0 and is_lagging:

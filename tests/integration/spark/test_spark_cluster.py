@@ -17,7 +17,8 @@ from tests.integration.spark.saving import texts
 from tests.integration.spark.spark_cluster import Driver, started
 from tests.integration.spark.world import World, has_java
 
-pytestmark = pytest.mark.thorough
+# Six Java processes are started before the first test.
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(280)]
 
 ROWS = 8000
 # Rows that a task puts at once; the one that lags puts the first of them twice.
