@@ -8,6 +8,8 @@ event. What holds:
 2. An effect is carried out by the thread whose event led to it, so each is carried out once.
 3. Who asks for the outcome waits for a promise, which is kept when the protocol says ANSWER.
 4. A transaction that is over leaves the table; what remains is in the ledger and in its session.
+
+It is long because every effect has its few lines here, and all of them rely on these rules.
 """
 
 from __future__ import annotations

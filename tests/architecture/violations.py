@@ -206,6 +206,7 @@ DOORS = [
     _forced("the clock", "now is asked", "from datetime import datetime\ndatetime.now()"),
     _forced("randomness", "dice are thrown", "import random"),
     _forced("randomness", "an identifier is drawn", "from uuid import uuid4"),
+    _forced("metrics", "a counter is made", "from prometheus_client import Counter"),
     _forced("grammars", "a grammar is loaded", "from lark import Lark"),
     _forced("the terminal", "a table is drawn", "from rich.table import Table"),
     _forced("processes and signals", "a program is started", "import subprocess"),

@@ -1,4 +1,7 @@
-"""Every byte on disk: tables equal structs, what is written is read, and no flipped bit passes."""
+"""Every byte on disk: tables equal structs, what is written is read, and no flipped bit passes.
+
+It is long because each version of the format that was ever written has to be read for ever.
+"""
 
 from __future__ import annotations
 
