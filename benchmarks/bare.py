@@ -1,7 +1,8 @@
 """Two-phase commit with nothing in it: the same messages and forced writes, and the least Python.
 
     client         to both participants at once, waits for both; to the coordinator, waits
-    coordinator    one forced write; to both participants at once, waits for both; answers
+    coordinator    one forced write, unless a mark has decided; to all participants at once, waits
+                   for all; answers
     participant    for `prepare` a forced write where it is asked for one; answers
 
 A message is a length and some bytes on a plain socket. Nobody checks, names, logs or remembers
@@ -34,7 +35,8 @@ _LENGTH = struct.Struct("!I")
 _BLOCK = bytes(512)
 _BLOCKS = 8192
 # About as long as what our own messages carry.
-_PREPARE, _COMMIT, _DECIDE = b"p" * 250, b"c" * 150, b"d" * 400
+_PREPARE, _COMMIT, _DECIDE, _MARKED = b"p" * 250, b"c" * 150, b"d" * 400, b"m" * 400
+_GET = b"g" * 250
 
 Answer = Callable[[bytes], None]
 
@@ -114,7 +116,8 @@ def _be_coordinator(path: str, *participants: str) -> None:
         socks = [_reach(where) for where in participants]
 
         def answer(body: bytes) -> None:
-            file.force()
+            if body != _MARKED:
+                file.force()
             _ask_all(socks, _COMMIT)
 
         return answer
@@ -156,6 +159,41 @@ class BareTwoPhase:
         """See `Subject.one_call`."""
         _ask_all(self._nodes, _PREPARE)
         _ask_all([self._coordinator], _DECIDE)
+
+
+class BareNode:
+    """A node and a coordinator with nothing in them, for one who has a database beside them."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        node = ServerProcess("benchmarks.bare", "participant", str(folder / "node"))
+        log = str(folder / "coordinator")
+        coordinator = ServerProcess("benchmarks.bare", "coordinator", log, node.announced)
+        self._processes = [node, coordinator]
+        self._node, self._coordinator = [_reach(each.announced) for each in self._processes]
+
+    def stop(self) -> None:
+        """They are gone."""
+        self._node.close()
+        self._coordinator.close()
+        for process in self._processes:
+            process.stop()
+
+    def get(self) -> None:
+        """The node has answered, and forced nothing."""
+        _ask_all([self._node], _GET)
+
+    def ask_to_prepare(self) -> None:
+        """The node is at it."""
+        _send(self._node, _PREPARE)
+
+    def has_prepared(self) -> None:
+        """The node has forced what it promises."""
+        _receive(self._node)
+
+    def decide(self, is_marked: bool) -> None:
+        """The coordinator has forced it, unless a mark had decided, and told the node."""
+        _ask_all([self._coordinator], _MARKED if is_marked else _DECIDE)
 
 
 if __name__ == "__main__":

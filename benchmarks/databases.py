@@ -5,6 +5,9 @@
     two PostgreSQL, tpc_*   row and message in two databases, prepared and committed by hand, and
                             with nobody who would finish it after a crash
     one PostgreSQL          row and a table as queue (SKIP LOCKED), in one local commit
+    bare, two-phase         what our two-phase way cannot do without: the same statements, the same
+                            forced writes and round trips over plain sockets, and nothing else
+    bare, marked            the same for our marked way
 
 PostgreSQL, node and coordinator are processes of their own on the loopback interface, with their
 files in one file system and everything synced. PostgreSQL is a private one, started by the same
@@ -25,6 +28,7 @@ from urllib.parse import urlsplit
 import psycopg
 
 import oncemq
+from benchmarks.bare import BareNode
 from benchmarks.measure import Bar, Comparison, Setting
 from benchmarks.orb import ServerProcess
 
@@ -37,6 +41,8 @@ TWO_PHASE = "OnceMQ, two-phase"
 MARKED = "OnceMQ, marked"
 BY_HAND = "two PostgreSQL, tpc_*"
 ONE_COMMIT = "one PostgreSQL, SKIP LOCKED"
+BARE_TWO_PHASE = "bare, two-phase"
+BARE_MARKED = "bare, marked"
 
 BY_HAND_RATIO_MAX = 1.0
 TWO_PHASE_RATIO_MAX = 2.0
@@ -46,6 +52,11 @@ _SCRIPT = Path(__file__).resolve().parent.parent / "tests" / "setup" / "postgres
 _ROWS = "CREATE TABLE rows (number BIGSERIAL PRIMARY KEY, content BYTEA)"
 _QUEUE = "CREATE TABLE queue (number BIGSERIAL PRIMARY KEY, payload BYTEA)"
 _PUT_ROW = "INSERT INTO rows (content) VALUES (%s)"
+_OUTCOMES = (
+    "CREATE TABLE outcomes (otid varchar(64), branch varchar(64), outcome varchar(16),"
+    " at timestamptz DEFAULT now(), PRIMARY KEY (otid, branch))"
+)
+_OUTCOME = "INSERT INTO outcomes VALUES ('{}', 'd1', 'branch')"
 _PUT = "INSERT INTO queue (payload) VALUES (%s)"
 _GET = (
     "DELETE FROM queue WHERE number = (SELECT number FROM queue ORDER BY number"
@@ -75,6 +86,8 @@ def _compared(title: str, folder: Path, is_put: bool) -> Comparison:
             _Ours(MARKED, server, folder / "marked", is_put, True),
             _ByHand(server, is_put),
             _OneCommit(server, is_put),
+            _Bare(BARE_TWO_PHASE, server, folder / "bare-two-phase", is_put, False),
+            _Bare(BARE_MARKED, server, folder / "bare-marked", is_put, True),
         ),
         baseline=ONE_COMMIT,
         bars=(
@@ -244,6 +257,49 @@ class _OneCommit:
     def one_call(self) -> None:
         _work(self._connection, self._connection, self.is_put)
         self._connection.commit()
+
+
+@dataclass
+class _Bare:
+    name: str
+    server: _Server
+    folder: Path
+    is_put: bool
+    is_marked: bool
+
+    def start(self) -> None:
+        self.server.start()
+        self._connection = psycopg.connect(self.server.database(_ROWS, _OUTCOMES))
+        self._node = BareNode(self.folder)
+        self._numbers = itertools.count()
+
+    def stop(self) -> None:
+        self._node.stop()
+        self._connection.close()
+        self.server.stop()
+
+    def one_call(self) -> None:
+        name = f"{next(self._numbers):064x}"
+        node = self._node
+        self._ask("BEGIN")
+        if not self.is_put:
+            node.get()
+        # What the application does itself costs it the same everywhere.
+        self._connection.execute(_PUT_ROW, (PAYLOAD,))
+        node.ask_to_prepare()
+        row = _OUTCOME.format(name)
+        self._ask(row if self.is_marked else f"{row}; PREPARE TRANSACTION '{name}'")
+        node.has_prepared()
+        if self.is_marked:
+            self._ask("COMMIT")
+        node.decide(self.is_marked)
+        if not self.is_marked:
+            self._ask(f"COMMIT PREPARED '{name}'")
+
+    def _ask(self, statement: str) -> None:
+        # Beneath psycopg, which would do more.
+        found = self._connection.pgconn.exec_(statement.encode())
+        assert found.status == psycopg.pq.ExecStatus.COMMAND_OK, found.error_message
 
 
 Postgres = psycopg.Connection[tuple[Any, ...]]
