@@ -22,7 +22,7 @@ from clients.stores import (
 from mqserver.storage.check import LogFacts, PageFacts, Report
 from mqserver.storage.contract import BranchInfo, ConsumerInfo, Outcome, QueueInfo, QueueSettings
 from mqserver.storage.findings import Finding, Severity
-from mqserver.storage.format import Control
+from mqserver.storage.format import FORMAT_VERSION, Control
 
 ROOT = Path(__file__).resolve().parents[3]
 GUIDE = ROOT / "docs" / "guide" / "command.md"
@@ -48,7 +48,7 @@ def test_a_sound_store_is_told_in_rows() -> None:
     rows = rows_of(_report())
     assert {row.status for row in rows} == {Status.OK}
     assert {row.name: row.found for row in rows} == {
-        "store": f"{'00' * 16}, format 2, closed in good order",
+        "store": f"{'00' * 16}, format {FORMAT_VERSION}, closed in good order",
         "log": "3 segments of 8.0 KiB, 7 records, 3.8 KiB for a restart to read",
         "data": "12 pages of 1.0 KiB, 8 in use, 4 free",
         "queue": r"a\x1bb: 5 messages, 2 more held, 700 bytes",
