@@ -262,7 +262,7 @@ class _OneCommit:
 @dataclass
 class _Bare:
     name: str
-    server: _Server
+    server: PostgresServer
     folder: Path
     is_put: bool
     is_marked: bool
