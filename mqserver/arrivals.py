@@ -79,7 +79,7 @@ class _Changes:
 
 
 def _groups(messages: Sequence[NewMessage]) -> list[int]:
-    if isinstance(messages, MessageColumns):
+    if type(messages) is MessageColumns:
         groups = list(messages.groups)
         return groups if len(groups) == len(messages) else groups * len(messages)
     return [message.group for message in messages]
@@ -100,7 +100,7 @@ class WatchedStorage:
             if info.outcome is Outcome.PREPARED
         }
         self._counting = threading.Lock()
-        self._put = self._got = 0
+        self._put = self._got = self._committed = 0
         self._ends: Counter[Outcome] = Counter()
 
     def listen(self, listener: Listener) -> None:
@@ -114,13 +114,20 @@ class WatchedStorage:
     def counts(self) -> Counts:
         """What has happened since the start."""
         with self._counting:
-            return Counts(self._put, self._got, dict(self._ends))
+            ends = dict(self._ends)
+            if self._committed:
+                ends[Outcome.COMMITTED] = self._committed
+            return Counts(self._put, self._got, ends)
 
     def _count(self, outcome: Outcome, put: int, got: int) -> None:
         if not put and not got:
             return
         with self._counting:
-            self._ends[outcome] += 1
+            if outcome is Outcome.COMMITTED:
+                # Most are; and to look up the others takes longer than all of this.
+                self._committed += 1
+            else:
+                self._ends[outcome] += 1
             if outcome in _COMMITTED:
                 self._put += put
                 self._got += got

@@ -290,7 +290,7 @@ class Queues:
         if len(messages) == 1:
             largest = weight(messages[0].payload, messages[0].attributes)
             widest = values_of(messages[0].attributes)
-        elif isinstance(messages, MessageColumns) and not messages.has_attributes:
+        elif type(messages) is MessageColumns and not messages.has_attributes:
             largest = weight(max(messages.payloads, key=len), ())
             widest = values_of(())
         else:

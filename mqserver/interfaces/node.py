@@ -131,7 +131,7 @@ class NodeServant:
         if not new:
             return NO_KEYS
         count = len(new)
-        if isinstance(new, MessageColumns):
+        if type(new) is MessageColumns:
             size = sum(map(len, new.payloads))
         else:
             size = len(new[0].payload) if count == 1 else sum([len(each.payload) for each in new])

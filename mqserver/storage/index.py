@@ -74,7 +74,7 @@ class Queue:
         return found
 
     def _open(self, parcel: Parcel) -> None:
-        self._entries.update((entry.key, entry) for entry in parcel.entries())
+        self._entries.update(zip(parcel.keys, parcel.entries(), strict=True))
 
     def _of_rank(self, rank: int) -> Entry:
         key = rank & _KEY_MASK

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import accumulate, groupby
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -264,6 +264,8 @@ def _keys_of(entries: list[Entry]) -> Sequence[int]:
 
 
 def _spans(entries: list[Entry]) -> list[list[Entry]]:
+    if entries and _are_one_behind_the_other(entries):
+        return [entries]
     spans: list[list[Entry]] = []
     end = start = run = -2
     # An empty payload stands where the next one begins, and comes before it.
@@ -276,3 +278,14 @@ def _spans(entries: list[Entry]) -> list[list[Entry]]:
             start, run = entry.place, entry.run
         end = entry.place + entry.size
     return spans
+
+
+def _are_one_behind_the_other(entries: list[Entry]) -> bool:
+    """Whether they are a span as they stand, as those of a parcel are when they are got."""
+    first, last = entries[0], entries[-1]
+    if last.run != first.run or last.place + last.size - first.place > SPAN_BYTES_MAX:
+        return False
+    places = accumulate([entry.size for entry in entries[:-1]], initial=first.place)
+    return [entry.place for entry in entries] == list(places) and all(
+        [entry.run == first.run for entry in entries]
+    )
