@@ -99,7 +99,7 @@ class Machine:
         return subprocess.run(
             [str(part) for part in command],
             cwd=self.workspace,
-            env={"PATH": str(self.path), **environment},
+            env={"PATH": str(self.path), "DISTRIBUTION_PYTHON": "python3", **environment},
             capture_output=True,
             text=True,
             check=False,
@@ -301,6 +301,19 @@ def test_newest_suitable_python_is_chosen(checkout: Machine) -> None:
     checkout.add_python("python3.12", "3.12")
     checkout.add_python("python3.11", "3.11")
     assert "Python 3.12" in checkout.run("make", "demo").stderr
+
+
+def test_python_of_the_distribution_comes_first(checkout: Machine) -> None:
+    checkout.add_python("python3", "3.11")
+    checkout.add_python("python3.12", "3.12")
+    assert "Python 3.11" in checkout.run("make", "demo").stderr
+
+
+def test_another_python_is_taken_if_only_root_could_complete_it(checkout: Machine) -> None:
+    checkout.add_apt_get()
+    checkout.add_python("python3", "3.11", no_ensurepip=True)
+    checkout.add_python("python3.12", "3.12")
+    assert "building .venv with Python 3.12" in checkout.run("make", "demo").stderr
 
 
 def test_named_python_is_taken(checkout: Machine) -> None:
