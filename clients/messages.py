@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import repeat
 from typing import TypeVar
-from zlib import crc32
 
 from clients import structs
 from clients.errors import Damaged, KeyNotKnownYet, LimitExceeded
+from idl.checksums import crc32
 from idl.mapping import InvalidValue
 from idl.mq import mqAttribute, mqBatch, mqHeader, mqTaken, mqTimestamp
 

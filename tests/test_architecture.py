@@ -138,7 +138,8 @@ DOORS = (
         "code made from data",
         things="pickle marshal shelve cloudpickle dill ctypes "
         "builtins.eval builtins.compile builtins.__import__ importlib.import_module",
-        keepers="clients.pipeline.functions",
+        # The node tells the allocator of C how much to keep.
+        keepers="clients.pipeline.functions mqserver.__main__",
         instead="Bytes from outside become values by a declared type, never by themselves.",
     ),
 )
@@ -153,6 +154,7 @@ WORKSHOP = Door(
 # What decides is pure: no key to any door, no thread, and nothing beneath it that is not pure too.
 PURE = (
     "idl.mapping idl.system idl.cos idl.mq idl.marshal idl.straight idl.wire "
+    "idl.checksums "
     "coordinator.protocol coordinator.participants coordinator.outcomes "
     "mqserver.errors mqserver.priorities mqserver.transactions.branch mqserver.storage.format "
     "mqserver.storage.contract idl.coordination idl.otids idl.databases coordinator.ledger "

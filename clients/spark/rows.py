@@ -19,7 +19,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from typing import Any
-from zlib import crc32
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -39,6 +38,7 @@ from clients.spark.headers import (
 from clients.spark.headers import HEADERS as HEADERS
 from clients.spark.options import Options
 from clients.spark.payloads import PayloadReader, PayloadWriter, payload_reader, payload_writer
+from idl.checksums import crc32
 from idl.mq import mqAttribute, mqBatch, mqTaken
 
 BATCH_ROWS_MAX = 5_000

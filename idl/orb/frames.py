@@ -33,9 +33,9 @@ import socket
 import ssl
 import struct
 import time
-import zlib
 from typing import NamedTuple
 
+from idl.checksums import crc32
 from idl.orb.guard import Policy, judge
 
 # Pyro5 reads PYRO_* variables when it is imported, and refuses to be imported for one that it does
@@ -79,7 +79,7 @@ _DIGEST_BYTES = _DIGEST_ANNOTATION.size
 _pack_header, _unpack_header = _HEADER.pack, _HEADER.unpack_from
 _pack_usual, _unpack_usual = struct.Struct("!8sHHII16sHH").pack, _USUAL.unpack_from
 _pack_digest, _unpack_digest = _DIGEST_ANNOTATION.pack, _DIGEST_ANNOTATION.unpack_from
-_crc32 = zlib.crc32
+_crc32 = crc32
 _AT_ONCE = socket.MSG_DONTWAIT
 _USUAL_BYTES = _USUAL.size
 _DIGEST_START = _ANNOTATION.pack(_DIGEST, 4)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import functools
 import logging
-import zlib
 from collections.abc import Callable, Iterable, Sequence
 from threading import get_ident
 from typing import Any, TypeVar, cast
 
 from idl import mq, system
+from idl.checksums import crc32
 from idl.cos import Status
 from idl.mapping import UserException, operations_of
 from idl.mq import (
@@ -64,11 +64,11 @@ def new_messages(
     """The messages of a batch, each with the digest that came with it, which is checked."""
     payloads, digests = batch.payloads, batch.digests
     is_only = len(payloads) == 1 and len(payloads[0]) <= message_bytes_max
-    if is_only and zlib.crc32(payloads[0]) == digests[0]:
+    if is_only and crc32(payloads[0]) == digests[0]:
         return [_only_message(batch, now_us, sender)]
     if not payloads:
         return []
-    is_whole = tuple(map(zlib.crc32, payloads)) == digests
+    is_whole = tuple(map(crc32, payloads)) == digests
     if not is_whole or max(map(len, payloads)) > message_bytes_max:
         _refuse(batch, message_bytes_max, position)
     columns = MessageColumns(
@@ -86,7 +86,7 @@ def new_messages(
 def _refuse(batch: mqBatch, message_bytes_max: int, position: int) -> None:
     """Raises for the first message that is wrong."""
     for payload, digest in zip(batch.payloads, batch.digests):  # noqa: B905
-        if zlib.crc32(payload) != digest:
+        if crc32(payload) != digest:
             raise DigestMismatch(position)
         if len(payload) > message_bytes_max:
             raise too_large(len(payload), message_bytes_max)
@@ -111,7 +111,7 @@ def new_message(
     """One message with its header; the queue sets the time."""
     return NewMessage(
         data,
-        zlib.crc32(data),
+        crc32(data),
         header.priority,
         header.groupID,
         now_us,

@@ -7,11 +7,11 @@ finding; nothing is mended.
 
 from __future__ import annotations
 
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from idl.checksums import crc32
 from mqserver.errors import Corruption, StorageError
 from mqserver.storage.contract import BranchInfo, Outcome, QueueInfo
 from mqserver.storage.entries import IN_LOG, Entry, entries_of
@@ -304,7 +304,7 @@ class ContentCheck:
             self._tell(what, entry.place)
             return
         for name, entry in batch:
-            if zlib.crc32(found[entry.key]) != entry.digest:
+            if crc32(found[entry.key]) != entry.digest:
                 whose = f"message {entry.key} of queue {name!r}"
                 self._tell(f"{whose}: the payload does not have its digest", entry.place)
 

@@ -72,13 +72,13 @@ from __future__ import annotations
 
 import enum
 import struct
-import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import msgpack
 
+from idl.checksums import crc32
 from mqserver.errors import Corruption
 
 FORMAT_VERSION = 3
@@ -169,7 +169,7 @@ def _encode_block(
         distance = DISTANCE_MAX
     # What the content does not fill is zeros.
     rest = _BLOCK_REST.pack(epoch, number, len(content), first, distance, content)
-    return _CRC.pack(zlib.crc32(rest, seed)) + rest
+    return _CRC.pack(crc32(rest, seed)) + rest
 
 
 def blank_blocks(seed: int, number: int, count: int) -> bytes:
@@ -177,7 +177,7 @@ def blank_blocks(seed: int, number: int, count: int) -> bytes:
     blocks = []
     for position in range(number, number + count):
         rest = _BLOCK_REST.pack(0, position, 0, NOWHERE, 0, b"")
-        blocks.append(_CRC.pack(zlib.crc32(rest, seed)))
+        blocks.append(_CRC.pack(crc32(rest, seed)))
         blocks.append(rest)
     return b"".join(blocks)
 
@@ -187,7 +187,7 @@ def decode_block(seed: int, data: bytes | memoryview) -> Block | None:
     if len(data) != BLOCK_BYTES:
         return None
     checksum, epoch, number, used, first, distance = BLOCK_HEADER.unpack_from(data)
-    if zlib.crc32(data[4:], seed) != checksum or used > CONTENT_BYTES:
+    if crc32(data[4:], seed) != checksum or used > CONTENT_BYTES:
         return None
     content = bytes(data[BLOCK_HEADER.size : BLOCK_HEADER.size + used])
     return Block(epoch, number, first, max(0, number - distance), content)
@@ -236,7 +236,7 @@ class Record(NamedTuple):
 
 def encode_record(lsn: int, kind: RecordKind, body: bytes) -> bytes:
     """The bytes of a record that begins at this LSN."""
-    checksum = zlib.crc32(body, zlib.crc32(_RECORD_REST.pack(lsn, kind)))
+    checksum = crc32(body, crc32(_RECORD_REST.pack(lsn, kind)))
     return RECORD_HEADER.pack(len(body), checksum, lsn, kind) + body
 
 
@@ -244,7 +244,7 @@ def decode_record(lsn: int, data: bytes, where: str = "the log") -> Record:
     """The record at this LSN; raises `Corruption` with the place when it is not whole."""
     length, checksum, found, kind = RECORD_HEADER.unpack_from(data)
     body = data[RECORD_HEADER.size : RECORD_HEADER.size + length]
-    whole = zlib.crc32(body, zlib.crc32(_RECORD_REST.pack(found, kind))) == checksum
+    whole = crc32(body, crc32(_RECORD_REST.pack(found, kind))) == checksum
     if not whole or found != lsn or len(body) != length:
         raise Corruption(f"{where}: the log record at LSN {lsn} is not whole")
     try:
@@ -312,7 +312,7 @@ class Control:
     @property
     def seed(self) -> int:
         """What checksums begin with, so that files of two stores cannot be mixed up."""
-        return zlib.crc32(self.identity)
+        return crc32(self.identity)
 
     def next(self, **changes: Any) -> Control:
         """The control record that follows this one, of the version that is written now."""
@@ -336,7 +336,7 @@ def encode_control(control: Control) -> bytes:
         control.next_key,
         0,
     )
-    return packed[:-4] + _CRC.pack(zlib.crc32(packed[:-4]))
+    return packed[:-4] + _CRC.pack(crc32(packed[:-4]))
 
 
 def decode_control(data: bytes) -> Control | int | None:
@@ -344,7 +344,7 @@ def decode_control(data: bytes) -> Control | int | None:
     if len(data) < CONTROL_SLOT.size or not data.startswith(MAGIC):
         return None
     fields = CONTROL_SLOT.unpack_from(data)
-    if zlib.crc32(data[: CONTROL_SLOT.size - 4]) != fields[-1]:
+    if crc32(data[: CONTROL_SLOT.size - 4]) != fields[-1]:
         return None
     _, version, page_bytes, identity, sequence, epoch, segment_blocks, *lsns, _ = fields
     if version not in VERSIONS_READ:
@@ -379,12 +379,12 @@ def encode_pages(
         piece = view[offset : offset + room]
         used = len(piece)
         header = _PAGE_REST.pack(used, first + place, lsn, place, PAGE_WRITTEN)
-        checksum = zlib.crc32(piece, zlib.crc32(header, seed))
+        checksum = crc32(piece, crc32(header, seed))
         if used == room:
             pieces += (_CRC.pack(checksum) + header, piece)
         else:
             padding = bytes(room - used)
-            checksum = zlib.crc32(padding, checksum)
+            checksum = crc32(padding, checksum)
             pieces += (_CRC.pack(checksum) + header, piece, padding)
     return pieces
 
@@ -399,7 +399,7 @@ def decode_pages(
         if len(page) < page_bytes:
             raise _damaged(first + position, page_bytes, "the page is cut off")
         checksum, used, number, _, found_place, state = PAGE_HEADER.unpack_from(page)
-        if zlib.crc32(page[4:], seed) != checksum or state != PAGE_WRITTEN:
+        if crc32(page[4:], seed) != checksum or state != PAGE_WRITTEN:
             raise _damaged(first + position, page_bytes, "the page is not whole")
         if number != first + position or found_place != place + position:
             what = f"page {number} stands where {first + position} belongs"
@@ -414,7 +414,7 @@ def encode_undivided(
     size = len(payload)
     header = _PAGE_REST.pack(size, first, lsn, 0, RUN_UNDIVIDED)
     rest = pages_needed(page_bytes, size) * page_bytes - PAGE_HEADER.size - size
-    return [_CRC.pack(zlib.crc32(header, seed)) + header, payload, bytes(rest)]
+    return [_CRC.pack(crc32(header, seed)) + header, payload, bytes(rest)]
 
 
 def is_undivided(page: bytes) -> bool:
@@ -427,7 +427,7 @@ def check_undivided(seed: int, page_bytes: int, first: int, size: int, header: b
     if len(header) < PAGE_HEADER.size:
         raise _damaged(first, page_bytes, "the page is cut off")
     checksum, found_size, number, _, place, state = PAGE_HEADER.unpack(header)
-    if zlib.crc32(header[4:], seed) != checksum or state != RUN_UNDIVIDED or place:
+    if crc32(header[4:], seed) != checksum or state != RUN_UNDIVIDED or place:
         raise _damaged(first, page_bytes, "the page is not whole")
     if number != first:
         raise _damaged(first, page_bytes, f"page {number} stands where {first} belongs")
@@ -442,7 +442,7 @@ def check_content(page_bytes: int, first: int, digest: int, payload: bytes, rest
         raise _damaged(first, page_bytes, "the run is cut off")
     start = first * page_bytes + PAGE_HEADER.size
     end = start + len(payload)
-    if zlib.crc32(payload) != digest:
+    if crc32(payload) != digest:
         # One checksum is there for all of it: which byte it is nobody can tell.
         what = f"somewhere in the bytes {start} to {end - 1} the payload is not what was put"
         raise _damaged(first, page_bytes, what)

@@ -6,10 +6,10 @@ size needs little memory. Knows neither the log nor the index; changes nothing.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
+from idl.checksums import crc32
 from mqserver.errors import Corruption, StorageError
 from mqserver.storage.disk import File
 from mqserver.storage.entries import Entry
@@ -95,7 +95,7 @@ class RunCheck:
         is_whole = True
         for piece in self._pieces(holding):
             is_whole = is_whole and piece is not None
-            digest = zlib.crc32(piece or b"", digest)
+            digest = crc32(piece or b"", digest)
             size += len(piece or b"")
         if is_whole and size != holding.size:
             what = f"the run has {size} bytes, not {holding.size} ({holding.whose})"
@@ -114,7 +114,7 @@ class RunCheck:
 
     def _check_bundle(self, holding: Holding) -> None:
         for entry, payload in self.bundled(holding):
-            is_whole = len(payload) == entry.size and zlib.crc32(payload) == entry.digest
+            is_whole = len(payload) == entry.size and crc32(payload) == entry.digest
             if entry.key not in holding.dead and not is_whole:
                 page = entry.place // self._room
                 whose = f"message {entry.key} of queue {holding.queue!r}"

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import queue
 import threading
-import zlib
 from collections import deque
+
+from idl.checksums import crc32
 
 # Below this, to wake another thread takes longer than to sum up.
 APART_BYTES_MIN = 128 * 1024
@@ -33,7 +34,7 @@ class Sum:
         """The checksum. The payload is not needed any more."""
         with self._lock:
             if self._value is None:
-                self._value = zlib.crc32(self._payload)
+                self._value = crc32(self._payload)
                 self._payload = b""
             return self._value
 

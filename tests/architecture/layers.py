@@ -133,7 +133,7 @@ LAYERS = {
     "clients.spark.rows":               "clients.spark.headers clients.spark.payloads "
                                         "clients.spark.options clients.spark.errors "
                                         "clients.messages clients.structs clients.errors "
-                                        f"{WORDS}",
+                                        f"{WORDS} idl.checksums",
     "clients.spark.headers":            "clients.spark.errors clients.messages clients.structs "
                                         f"{WORDS}",
     "clients.spark.payloads":           "clients.spark.*_payloads clients.spark.payload_types "
@@ -182,7 +182,7 @@ LAYERS = {
                                         "clients.database_drivers clients.errors",
     "clients.*_driver":                 "clients.database_drivers clients.errors idl.databases",
     "clients.database_drivers":         "clients.errors idl.databases",
-    "clients.messages":                 f"clients.structs clients.errors {WORDS}",
+    "clients.messages":                 f"clients.structs clients.errors {WORDS} idl.checksums",
     "clients.structs":                  f"{WORDS} idl.otids",
     "clients.errors":                   f"{WORDS} idl.otids",
     "~clients.config":                  "",
@@ -268,7 +268,7 @@ LAYERS = {
     "mqserver.interfaces.*":            "mqserver.interfaces.* mqserver.events.* "
                                         "mqserver.permissions mqserver.distribution.* "
                                         f"mqserver.compensation {QUEUES} {WIRE} idl.otids "
-                                        "idl.turns",
+                                        "idl.turns idl.checksums",
     "mqserver.events.delivery":         "mqserver.events.workers mqserver.events.ends "
                                         f"mqserver.events.feed mqserver.events.settings {CALLS}",
     "mqserver.events.switchboard":      "mqserver.events.inbox mqserver.events.ends "
@@ -326,9 +326,9 @@ LAYERS = {
     "mqserver.storage.contents":        "mqserver.storage.runs mqserver.storage.payloads "
                                         "mqserver.storage.records mqserver.storage.findings "
                                         f"{INDEX} mqserver.storage.contract "
-                                        f"{FILES}",
+                                        f"{FILES} idl.checksums",
     "mqserver.storage.runs":            "mqserver.storage.records mqserver.storage.findings "
-                                        f"{INDEX} {FILES}",
+                                        f"{INDEX} {FILES} idl.checksums",
     "mqserver.storage.survey":          "mqserver.storage.record_stream mqserver.storage.findings "
                                         f"{FILES}",
     "mqserver.storage.record_stream":   "mqserver.storage.findings mqserver.storage.format "
@@ -351,7 +351,7 @@ LAYERS = {
                                         f"{FILES}",
     "mqserver.storage.payloads":        f"{INDEX} mqserver.storage.contract "
                                         f"mqserver.storage.sums {FILES}",
-    "mqserver.storage.sums":            "",
+    "mqserver.storage.sums":            "idl.checksums",
     "mqserver.storage.records":         f"{INDEX} mqserver.storage.contract "
                                         "mqserver.storage.format mqserver.errors",
     "mqserver.storage.index":           "mqserver.storage.entries mqserver.storage.contract "
@@ -373,7 +373,7 @@ LAYERS = {
     "mqserver.storage.timed_disk":      "mqserver.storage.disk",
     "mqserver.storage.disk":            "mqserver.errors",
     "mqserver.storage.findings":        "mqserver.errors",
-    "mqserver.storage.format":          "mqserver.errors",
+    "mqserver.storage.format":          "mqserver.errors idl.checksums",
 
     # oql: the query language. Knows message types, knows neither storage nor idl.
     "~mqserver.oql.predicate":          "mqserver.oql.syntax mqserver.messages mqserver.errors",
@@ -400,7 +400,7 @@ LAYERS = {
                                         f"idl.dispatch idl.turns {CALLS}",
     "idl.orb.pump":                     "idl.turns",
     "idl.orb.endpoint":                 f"idl.dispatch {CALLS}",
-    "idl.orb.frames":                   "idl.orb.guard idl.wire",
+    "idl.orb.frames":                   "idl.orb.guard idl.wire idl.checksums",
     "idl.orb.guard":                    "",
     "idl.orb.audit":                    "",
     "idl.local":                        f"idl.proxies idl.dispatch {CALLS}",
@@ -411,6 +411,7 @@ LAYERS = {
     "idl.access":                       f"idl.call {WORDS}",
     "idl.call":                         WORDS,
     "idl.wire":                         "",
+    "idl.checksums":                    "",
     "idl.turns":                        "",
     "idl.toml_files":                   "",
     "idl.marshal":                      f"{WORDS} idl.straight",
