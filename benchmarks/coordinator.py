@@ -31,6 +31,7 @@ from idl.mapping import String, interface, operation
 from idl.orb import NetworkOrb
 from idl.otids import otid_of, split_otid
 from idl.proxies import started
+from idl.turns import prompt
 from mqserver.storage.memory import MemoryStorage
 from mqserver.transactions.resource import Resources, branch_id, prepare
 
@@ -118,6 +119,7 @@ class _WorkerServant:
         self._orb = orb
         self._storage = storage
 
+    @prompt
     def push(self, otid: otid_t, name: str, recovery: RecoveryCoordinator | None) -> Vote:
         branch = branch_id(split_otid(otid)[0], name)
         self._storage.raise_mark(branch, "benchmark", 1)
@@ -132,7 +134,8 @@ class _WorkerServant:
 
 
 def _serve_participant() -> None:
-    orb = NetworkOrb(Address(HOST, 0))
+    # As a node does.
+    orb = NetworkOrb(Address(HOST, 0), takes_turns=True)
     storage = MemoryStorage(time.monotonic)
     Resources(orb, storage).publish()
     orb.publish(_WorkerServant(orb, storage), Worker, "worker")

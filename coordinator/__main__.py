@@ -37,6 +37,7 @@ from idl.orb import NetworkOrb
 from idl.serving import Entrance, Opening, Watch, not_listening
 from idl.settings import BadSetting, Program, Settings, add_flags, flags_of, read_settings
 from idl.toml_files import BadFile
+from idl.turns import give_way
 from mqserver.errors import StorageError
 from mqserver.storage.disk import Disk, RealDisk
 from mqserver.storage.timed_disk import TimedDisk
@@ -80,7 +81,9 @@ def _run(
 ) -> int:
     try:
         disk = _disk(settings, watch)
-        decisions = DecisionLog(disk, secrets.token_bytes, is_restored=is_restored)
+        decisions = DecisionLog(
+            disk, secrets.token_bytes, is_restored=is_restored, give_way=give_way
+        )
     except StorageError as refused:
         return _regret(str(refused), NO_STORE)
     tasks = ThreadTasks(time.monotonic, stopping.because)
@@ -171,6 +174,7 @@ def _orb(entrance: Entrance, opening: Opening) -> NetworkOrb:
         token=entrance.token,
         limits=entrance.limits,
         trusted=entrance.trusted,
+        takes_turns=True,
     )
 
 

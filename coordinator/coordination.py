@@ -43,6 +43,7 @@ from idl.coordination import (
 from idl.cos import Status, otid_t
 from idl.mapping import InvalidValue
 from idl.otids import BLOCK_NUMBERS, NULL_OTID, check_branch, otid_of, show, split_otid
+from idl.turns import prompt, step_aside
 
 COORDINATION = "coordination"
 ADMIN = "transactions"
@@ -73,6 +74,7 @@ class CoordinationServant:
 
     # --- Sessions
 
+    @prompt
     def lease(self, session: int, oldest: int) -> mqLease:
         """See `Mq_Coordinator.lease`."""
         try:
@@ -85,6 +87,7 @@ class CoordinationServant:
         duration_s = int(self._sessions.duration_s)
         return mqLease(held.number, self._sessions.prefix, first, BLOCK_NUMBERS, secret, duration_s)
 
+    @prompt
     def renew(self, session: int, transactions: mqOtidList) -> None:
         """See `Mq_Coordinator.renew`."""
         with self._transactions.lock:
@@ -142,12 +145,15 @@ class CoordinationServant:
 
     # --- Ends
 
+    @prompt
     def decide(self, otid: otid_t, participants: mqParticipantList) -> mqOutcome:
         """See `Mq_Coordinator.decide`."""
         prepared, names = self._enlisted(participants)
         gtrid = _gtrid(otid)
         known = self._transactions.find(gtrid)
         if isinstance(known, Live):
+            if not known.is_simple:
+                step_aside()
             if known.parent is not None and prepared:
                 # They would ask for the subtransaction's outcome, and that is not theirs.
                 raise system.BAD_PARAM("participants of a subtransaction register themselves")

@@ -46,6 +46,7 @@ class DecisionLog:
         segment_blocks: int = SEGMENT_BLOCKS,
         log_bytes_max: int = LOG_BYTES_MAX,
         is_restored: bool = False,
+        give_way: Callable[[], object] = bool,
     ) -> None:
         self.ledger = Ledger()
         self._versions: dict[str, int] = {}
@@ -65,6 +66,7 @@ class DecisionLog:
             self._begin_incarnation(randomness(SECRET_BYTES))
             if is_restored:
                 self._forget_earlier()
+            self._log.give_way = give_way
         except BaseException:
             self._directory_lock.close()
             raise
@@ -162,7 +164,8 @@ class DecisionLog:
 
     def _begin_with_all(self, packed: bytes) -> None:
         lsn = self._log.append(RecordKind.DECISIONS, packed, may_use_spare=True)
-        self._log.force(lsn)
+        # Those who wait for their decisions may need the lock that is held here.
+        self._log.force(lsn, by_itself=True)
         # After this line a start begins with that record, whatever happens.
         self._log.write_control(restart_lsn=lsn, checkpoint_lsn=lsn)
         self._log.forget_before(lsn)

@@ -24,6 +24,7 @@ from idl.call import limited
 from idl.cos import otid_t
 from idl.otids import BRANCH, SETTLER, member_name, otid_of
 from idl.proxies import started_within
+from idl.turns import turns_here
 
 SETTLED_TOGETHER = 10_000
 COMMITTED_TOGETHER = 5_000
@@ -39,6 +40,8 @@ _METHODS = {
 
 # What is told with one call: one thing to one participant, or "commit" to several of one server.
 Parcel = tuple[Effect, ...]
+# Calls that were begun, and what is left to do of each.
+Begun = list[tuple[Parcel, Callable[[], None]]]
 
 
 def parcels(live: Live, effects: Iterable[Effect]) -> list[Parcel]:
@@ -101,25 +104,27 @@ class Delivery:
         self._redelivery = Redelivery(tasks, settings.retry_s, settings.retry_s_max)
         self._unsettled: dict[str, list[tuple[Live, int]]] = {}
 
-    def started(self, live: Live, waiting: list[Parcel]) -> list[Callable[[], None]]:
+    def started(self, live: Live, waiting: list[Parcel]) -> Begun:
         """Calls that this thread makes itself; they are taken from those that wait.
 
         All that can be sent at once are sent before any answer is waited for. If none can be, one
-        call is made the ordinary way.
+        call is made the ordinary way, unless others have to wait for this thread.
         """
-        begun: list[Callable[[], None]] = []
+        begun: Begun = []
         left: list[Parcel] = []
-        for parcel in waiting if len(waiting) > 1 else ():
+        takes_turns = turns_here() is not None
+        for parcel in waiting if len(waiting) > 1 or takes_turns else ():
             method, arguments = self._method(live, parcel)
             answer = started_within(self._settings.call_s, method, *arguments) or _at_hand(method)
             if answer is None:
                 left.append(parcel)
             else:
-                begun.append(partial(self._finish, live, parcel, answer))
-        if begun:
+                begun.append((parcel, partial(self._finish, live, parcel, answer)))
+        if begun or takes_turns:
             waiting[:] = left
         else:
-            begun.append(partial(self.send, live, waiting.pop()))
+            parcel = waiting.pop()
+            begun.append((parcel, partial(self.send, live, parcel)))
         return begun
 
     def send(self, live: Live, parcel: Parcel) -> None:

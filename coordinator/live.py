@@ -75,6 +75,11 @@ class Live:
     synchronizations: list[Synchronization] = field(default_factory=list)
     aware: list[SubtransactionAwareResource] = field(default_factory=list)
 
+    @property
+    def is_simple(self) -> bool:
+        """Whether nobody has to be asked, or told, before those who come prepared."""
+        return not (self.members or self.parent or self.children or self.synchronizations)
+
     def enlist(self, number: int, enlisted: Enlisted) -> None:
         """The participant has this number."""
         self.members[number] = enlisted

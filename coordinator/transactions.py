@@ -39,6 +39,7 @@ from coordinator.sessions import Sessions, Standing
 from coordinator.tasks import Tasks
 from idl import system
 from idl.cos import Resource, Status
+from idl.turns import SteppedAside, step_aside
 from mqserver.errors import StorageError, StorageFull
 
 # So many events happen before others get the lock.
@@ -273,6 +274,9 @@ class Transactions:
 
     def outcome(self, live: Live) -> Outcome:
         """How it ended, once that is known. Raises TIMEOUT, and then it may be asked for again."""
+        if not live.done.is_kept():
+            # Whatever was asked for is under way, and asked for again it says the same.
+            step_aside()
         try:
             found = live.done.wait(self.settings.answer_s)
         except TimeoutError as late:
@@ -334,8 +338,12 @@ class Transactions:
         own = [] if is_vote else self._delivery.started(live, waiting)
         for parcel in waiting:
             self.tasks.spawn(self._send_beside, live, parcel)
-        for finish in own:
-            finish()
+        for parcel, finish in own:
+            try:
+                finish()
+            except SteppedAside:
+                # It would need a new connection, for which others would have to wait.
+                self.tasks.spawn(self._send_beside, live, parcel)
 
     def _send_beside(self, live: Live, parcel: Parcel) -> None:
         try:

@@ -7,8 +7,9 @@ Python costs more than most calls. Two things are asked of whoever is called so:
     step_aside    before any other wait, and before work that takes long: the call is then begun
                   anew by a thread of its own, so nothing may have been done that cannot be repeated
 
-On every other thread both do nothing. Which operations may be tried at all says `prompt`. This
-module knows neither the network nor what is called.
+On every other thread both do nothing. Which operations may be tried at all says `prompt`. Who calls
+others meanwhile waits for their answers by `Turns.wait`, as frames do; no lock may be held then,
+since the others are on the same thread. This module knows neither the network nor what is called.
 """
 
 from __future__ import annotations
@@ -37,10 +38,15 @@ class _Here(threading.local):
 _HERE = _Here()
 
 
+# Whoever waits, for what of a descriptor, and how long: what `Turns.wait` was told, for the hub.
+Watch = Callable[[greenlet, int, int, float], None]
+
+
 class Turns:
     """The turns of one thread, which is the one that calls `begin`."""
 
-    def __init__(self) -> None:
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
         self._hub = getcurrent()
         # Those who gave way, in the order in which they did.
         self._waiting: deque[greenlet] = deque()
@@ -78,6 +84,16 @@ class Turns:
         """The others go first. Called within the turn that gives way."""
         self._waiting.append(getcurrent())
         self._hub.switch()
+
+    def wait(self, descriptor: int, events: int, deadline: float) -> bool:
+        """Whether one of these events came by then; the others go on meanwhile."""
+        self._watch(getcurrent(), descriptor, events, deadline)
+        return bool(self._hub.switch())
+
+
+def turns_here() -> Turns | None:
+    """The turns that calls take on this thread, if they do."""
+    return _HERE.turns
 
 
 def give_way() -> None:

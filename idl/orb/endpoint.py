@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Protocol
 from idl import system
 from idl.dispatch import Answer
 from idl.marshal import doubted
+from idl.turns import step_aside
 
 
 class Request(NamedTuple):
@@ -211,6 +212,8 @@ class Endpoint:
             if link is not None:
                 _let_go(pool, link)
             raise system.TRANSIENT("the connection was closed by this client")
+        # To make a connection takes several steps, and the last may be a name server's.
+        step_aside()
         try:
             found = pool.wait(timeout_s)
         except Empty:

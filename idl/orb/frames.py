@@ -37,6 +37,7 @@ from typing import NamedTuple
 
 from idl.checksums import crc32
 from idl.orb.guard import Policy, judge
+from idl.turns import turns_here
 
 # Pyro5 reads PYRO_* variables when it is imported, and refuses to be imported for one that it does
 # not know. They are put aside meanwhile: the environment must not change what a server lets in.
@@ -147,7 +148,8 @@ class Stream:
     """A connected socket. One thread reads and writes it; others may interrupt it.
 
     A plain socket blocks, and the kernel ends a read that takes too long; a TLS socket does not
-    block, and is waited for: the kernel does not see what waits decrypted inside it.
+    block, and is waited for: the kernel does not see what waits decrypted inside it. Where calls
+    take turns, neither blocks, and others have theirs while one is waited for.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -301,7 +303,7 @@ class Stream:
 
     def _piece(self, size: int, deadline: float) -> bytes:
         left_s = deadline - time.monotonic()
-        if self._is_plain:
+        if self._is_plain and turns_here() is None:
             # Told to the kernel only when it is another time than before: mostly it is not.
             if left_s <= 0 or not self._wait_s - WAIT_TOLERANCE_S <= left_s <= self._wait_s:
                 self._wait_at_most(left_s)
@@ -310,7 +312,7 @@ class Stream:
             except BlockingIOError:
                 raise TimeoutError("nothing has arrived in time") from None
         else:
-            piece = self._piece_of_tls(size, deadline)
+            piece = self._piece_when_ready(size, deadline)
         if not piece:
             raise ConnectionResetError("the other side closed the connection")
         return piece
@@ -323,21 +325,29 @@ class Stream:
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
         self._wait_s = left_s
 
-    def _piece_of_tls(self, size: int, deadline: float) -> bytes:
+    def _piece_when_ready(self, size: int, deadline: float) -> bytes:
         while True:
             try:
-                return self.sock.recv(size)
+                return self.sock.recv(size, *self._at_once)
             except _NOT_NOW:
-                if not self._poll.poll(time_left(deadline) * 1000):
+                if not self._is_ready(select.POLLIN, deadline):
                     raise TimeoutError("nothing has arrived in time") from None
 
     def _wait_for_room(self, busy: OSError, deadline: float) -> None:
         # A TLS socket may have to read before it can write.
         event = select.POLLIN if isinstance(busy, ssl.SSLWantReadError) else select.POLLOUT
-        poll = select.poll()
-        poll.register(self.sock, event)
-        if not poll.poll(time_left(deadline) * 1000):
+        if not self._is_ready(event, deadline):
             raise TimeoutError("the other side does not read")
+
+    def _is_ready(self, event: int, deadline: float) -> bool:
+        turns = turns_here()
+        if turns is not None:
+            return turns.wait(self.sock.fileno(), event, deadline)
+        poll = self._poll
+        if event != select.POLLIN:
+            poll = select.poll()
+            poll.register(self.sock, event)
+        return bool(poll.poll(time_left(deadline) * 1000))
 
 
 def time_left(deadline: float) -> float:

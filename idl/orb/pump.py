@@ -7,12 +7,14 @@
 
 So no peer can hold up another, and of the calls that wait for the disk all that are ready share one
 write. Which of these it is says the server, that does the work; the pump sees to it that each peer
-is with exactly one of them: listened to, at its turn, or with a helper. See `idl.turns`.
+is with exactly one of them: listened to, at its turn, or with a helper. A call that itself waits
+for an answer from elsewhere goes on when that has come. See `idl.turns`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import select
 import socket
 import threading
@@ -21,6 +23,8 @@ from collections import deque
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Generic, Protocol, TypeVar
+
+from greenlet import greenlet
 
 from idl.turns import Turns
 
@@ -60,7 +64,11 @@ class Pump(Generic[P]):
         self._bell, self._clapper = socket.socketpair()
         self._epoll.register(self._bell, select.EPOLLIN)
         self._peers: dict[int, P] = {}
-        self._turns = Turns()
+        self._turns = Turns(self._watch)
+        # Calls that wait for something from elsewhere, by descriptor, and how long they may.
+        self._awaiting: dict[int, tuple[greenlet, float]] = {}
+        # Nobody's time is over before this.
+        self._late_at = math.inf
         self._helpers = Helpers()
         # How many went on together last time.
         self._expected = 0
@@ -104,9 +112,12 @@ class Pump(Generic[P]):
         patience_s = 0.0
         sweep_s = min(SWEEP_S_MAX, self._idle_s / 4)
         sweep_at = time.monotonic() + sweep_s
+        now = 0.0
         while not self._is_closing:
-            self._listen(sweep_s)
+            self._listen(max(0.0, min(sweep_s, self._late_at - now)))
             now = time.monotonic()
+            if now >= self._late_at:
+                self._give_up(now)
             if turns.waiting:
                 begun = now
                 if turns.waiting > 1 or self._expected > 1:
@@ -119,6 +130,26 @@ class Pump(Generic[P]):
             if now >= sweep_at:
                 sweep_at = now + sweep_s
                 self._sweep(now - self._idle_s)
+        self._give_up(math.inf)
+
+    def _watch(self, waiting: greenlet, descriptor: int, events: int, deadline: float) -> None:
+        self._epoll.register(descriptor, events)
+        self._awaiting[descriptor] = (waiting, deadline)
+        self._late_at = min(self._late_at, deadline)
+
+    def _go_on(self, descriptor: int, is_ready: bool) -> None:
+        waiting, _ = self._awaiting.pop(descriptor)
+        # One that was closed meanwhile is not there any more.
+        with contextlib.suppress(OSError):
+            self._epoll.unregister(descriptor)
+        waiting.switch(is_ready)
+
+    def _give_up(self, now: float) -> None:
+        """Those whose time is over go on without what they waited for."""
+        late = [number for number, (_, deadline) in self._awaiting.items() if deadline <= now]
+        for descriptor in late:
+            self._go_on(descriptor, is_ready=False)
+        self._late_at = min([deadline for _, deadline in self._awaiting.values()], default=math.inf)
 
     def _gather(self, deadline: float) -> None:
         """Those who shared the last write to the disk have come again, unless they take too long.
@@ -138,6 +169,8 @@ class Pump(Generic[P]):
             peer = self._peers.get(descriptor)
             if peer is not None:
                 self._turns.run(self._attend, peer)
+            elif descriptor in self._awaiting:
+                self._go_on(descriptor, is_ready=True)
 
     def _sweep(self, since: float) -> None:
         for peer in list(self._peers.values()):

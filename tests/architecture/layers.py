@@ -195,12 +195,14 @@ LAYERS = {
     # coordinator: the transaction service. Its decision log is a log, so that one module uses ours.
     "coordinator.__main__":             "coordinator.* mqserver.storage.disk "
                                         "mqserver.storage.timed_disk mqserver.errors "
-                                        f"idl.serving idl.settings idl.toml_files idl.logs {WIRE}",
+                                        "idl.serving idl.settings idl.toml_files idl.logs "
+                                        f"idl.turns {WIRE}",
     "coordinator.measures":             "coordinator.service idl.measures idl.cos",
     "coordinator.coordination":         "coordinator.interfaces coordinator.service "
                                         "coordinator.timeouts coordinator.database_desk "
                                         "coordinator.database_objects "
-                                        f"{LIVE} coordinator.transactions {CALLS} idl.otids",
+                                        f"{LIVE} coordinator.transactions {CALLS} idl.otids "
+                                        "idl.turns",
     "coordinator.interfaces":           "coordinator.service coordinator.family "
                                         f"{LIVE} coordinator.transactions {CALLS} idl.otids",
     # Databases in transactions: the desk and the objects above, what decides and the door below.
@@ -240,9 +242,10 @@ LAYERS = {
     "coordinator.verdicts":             "coordinator.transactions coordinator.decision_log "
                                         "coordinator.fates coordinator.sessions idl.databases",
     "coordinator.transactions":         "coordinator.delivery coordinator.calls "
-                                        f"coordinator.decision_log {LIVE} {WORDS} mqserver.errors",
+                                        f"coordinator.decision_log {LIVE} {WORDS} mqserver.errors "
+                                        "idl.turns",
     "coordinator.delivery":             "coordinator.redelivery coordinator.calls "
-                                        f"{LIVE} {CALLS} idl.otids idl.proxies",
+                                        f"{LIVE} {CALLS} idl.otids idl.proxies idl.turns",
     "coordinator.calls":                f"coordinator.protocol coordinator.outcomes {WORDS}",
     "coordinator.redelivery":           f"coordinator.tasks {CALLS} idl.databases",
     "coordinator.fates":                f"coordinator.protocol {WORDS} idl.databases idl.otids",
@@ -399,8 +402,8 @@ LAYERS = {
     "idl.orb.server":                   "idl.orb.pump idl.orb.frames idl.orb.guard idl.orb.audit "
                                         f"idl.dispatch idl.turns {CALLS}",
     "idl.orb.pump":                     "idl.turns",
-    "idl.orb.endpoint":                 f"idl.dispatch {CALLS}",
-    "idl.orb.frames":                   "idl.orb.guard idl.wire idl.checksums",
+    "idl.orb.endpoint":                 f"idl.dispatch idl.turns {CALLS}",
+    "idl.orb.frames":                   "idl.orb.guard idl.wire idl.checksums idl.turns",
     "idl.orb.guard":                    "",
     "idl.orb.audit":                    "",
     "idl.local":                        f"idl.proxies idl.dispatch {CALLS}",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from queue import SimpleQueue
@@ -11,7 +13,7 @@ from queue import SimpleQueue
 import pytest
 
 from idl.orb.pump import Helpers, Pump
-from idl.turns import give_way
+from idl.turns import give_way, turns_here
 
 SOON_S = 5.0
 
@@ -192,3 +194,77 @@ def _until(is_so: Callable[[], bool]) -> None:
             return
         pause.wait(0.005)
     raise AssertionError("that did not come about")
+
+
+# --- Calls that wait for something from elsewhere
+
+
+def test_who_waits_for_something_goes_on_when_it_has_come_and_others_are_heard_before() -> None:
+    order: SimpleQueue[object] = SimpleQueue()
+    elsewhere, far_end = socket.socketpair()
+
+    def attend(talker: Talker) -> None:
+        word = talker.hear()
+        if word == b"wait":
+            turns = turns_here()
+            assert turns is not None
+            order.put("waits")
+            order.put(turns.wait(elsewhere.fileno(), select.POLLIN, time.monotonic() + SOON_S))
+        else:
+            order.put(word)
+
+    room = Hall(attend)
+    try:
+        room.talkers[0].say(b"wait")
+        assert order.get(timeout=SOON_S) == "waits"
+        room.talkers[1].say(b"another")
+        assert order.get(timeout=SOON_S) == b"another"
+        far_end.send(b"!")
+        assert order.get(timeout=SOON_S) is True
+    finally:
+        room.close()
+        elsewhere.close()
+        far_end.close()
+
+
+@pytest.mark.parametrize("patience_s", [0.0, 0.05])
+def test_who_waits_too_long_goes_on_without(patience_s: float) -> None:
+    order: SimpleQueue[object] = SimpleQueue()
+    elsewhere, far_end = socket.socketpair()
+
+    def attend(talker: Talker) -> None:
+        talker.hear()
+        turns = turns_here()
+        assert turns is not None
+        order.put(turns.wait(elsewhere.fileno(), select.POLLIN, time.monotonic() + patience_s))
+
+    room = Hall(attend)
+    try:
+        for _ in range(2):
+            # Twice: it is not watched any more by then.
+            room.talkers[0].say(b"!")
+            assert order.get(timeout=SOON_S) is False
+    finally:
+        room.close()
+        elsewhere.close()
+        far_end.close()
+
+
+def test_a_pump_that_closes_lets_nobody_wait() -> None:
+    order: SimpleQueue[object] = SimpleQueue()
+    elsewhere, far_end = socket.socketpair()
+
+    def attend(talker: Talker) -> None:
+        talker.hear()
+        turns = turns_here()
+        assert turns is not None
+        order.put("waits")
+        order.put(turns.wait(elsewhere.fileno(), select.POLLIN, time.monotonic() + SOON_S))
+
+    room = Hall(attend)
+    room.talkers[0].say(b"!")
+    assert order.get(timeout=SOON_S) == "waits"
+    room.close()
+    assert order.get_nowait() is False
+    elsewhere.close()
+    far_end.close()

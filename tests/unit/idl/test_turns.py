@@ -7,15 +7,30 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from greenlet import greenlet
 
-from idl.turns import Latch, SteppedAside, Turns, check_prompt, give_way, prompt, step_aside
+from idl.turns import (
+    Latch,
+    SteppedAside,
+    Turns,
+    Watch,
+    check_prompt,
+    give_way,
+    prompt,
+    step_aside,
+    turns_here,
+)
 
 
-def in_turns(work: Callable[[Turns], None]) -> None:
+def watch_nothing(waiting: greenlet, descriptor: int, events: int, deadline: float) -> None:
+    raise AssertionError("nobody waits for anything here")
+
+
+def in_turns(work: Callable[[Turns], None], watch: Watch = watch_nothing) -> None:
     """Does it on a thread with turns, and raises here what was raised there."""
 
     def run() -> None:
-        turns = Turns()
+        turns = Turns(watch)
         turns.begin()
         work(turns)
 
@@ -49,6 +64,30 @@ def test_calls_that_give_way_go_on_in_the_order_of_their_coming() -> None:
 
     in_turns(work)
     assert seen == ["a begins", "b begins", "both wait", "a goes on", "b goes on"]
+
+
+def test_who_waits_goes_on_with_what_the_hub_says_and_others_go_first() -> None:
+    watched: list[tuple[greenlet, int, int, float]] = []
+    seen: list[object] = []
+
+    def call() -> None:
+        turns = turns_here()
+        assert turns is not None
+        seen.append(turns.wait(7, 1, 2.5))
+
+    def work(turns: Turns) -> None:
+        turns.run(call)
+        turns.run(seen.append, "another")
+        (waiting, *told) = watched.pop()
+        assert told == [7, 1, 2.5]
+        waiting.switch(False)
+
+    in_turns(work, lambda *told: watched.append(told))
+    assert seen == ["another", False]
+
+
+def test_an_ordinary_thread_has_no_turns() -> None:
+    assert turns_here() is None
 
 
 def test_who_gives_way_again_waits_for_the_next_round() -> None:
