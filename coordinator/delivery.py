@@ -24,10 +24,10 @@ from idl.call import limited
 from idl.cos import otid_t
 from idl.otids import BRANCH, SETTLER, member_name, otid_of
 from idl.proxies import started_within
-from idl.turns import turns_here
 
 SETTLED_TOGETHER = 10_000
 COMMITTED_TOGETHER = 5_000
+_SETTLER = f"PYRO:{SETTLER}"
 
 _METHODS = {
     Act.SEND_PREPARE: attrgetter("prepare"),
@@ -40,8 +40,10 @@ _METHODS = {
 
 # What is told with one call: one thing to one participant, or "commit" to several of one server.
 Parcel = tuple[Effect, ...]
-# Calls that were begun, and what is left to do of each.
-Begun = list[tuple[Parcel, Callable[[], None]]]
+# A parcel of one of several transactions.
+Sent = tuple[Live, Parcel]
+# Calls that were begun: what was sent, and what is left to do; it says who is to be asked alone.
+Begun = list[tuple[list[Sent], Callable[[], list[Sent]]]]
 
 
 def parcels(live: Live, effects: Iterable[Effect]) -> list[Parcel]:
@@ -65,7 +67,7 @@ def parcels(live: Live, effects: Iterable[Effect]) -> list[Parcel]:
 def _packed(live: Live, settler: str, line: list[Effect]) -> list[Parcel]:
     """Those together that the settler can commit by name; any other object is called itself."""
     name, _, address = settler.partition("@")
-    if name != f"PYRO:{SETTLER}":
+    if name != _SETTLER:
         return [(effect,) for effect in line]
     prefix = f"PYRO:{member_name(BRANCH, live.gtrid)}/"
     together: list[Effect] = []
@@ -78,6 +80,51 @@ def _packed(live: Live, settler: str, line: list[Effect]) -> list[Parcel]:
             alone.append((effect,))
     starts = range(0, len(together), COMMITTED_TOGETHER)
     return [*(tuple(together[start : start + COMMITTED_TOGETHER]) for start in starts), *alone]
+
+
+# Branches of several transactions that one server can commit by their names.
+Line = list[tuple[Live, int]]
+
+
+def _lines(together: list[Sent]) -> tuple[list[Line], list[Sent]]:
+    """The commits of which several go to one server, by server; and all else."""
+    if together[0][0] is together[-1][0]:
+        # Of one transaction: what can be had with one call is in one parcel already.
+        return [], together
+    lines: dict[str, Line] = {}
+    alone: list[Sent] = []
+    for live, parcel in together:
+        for effect in parcel:
+            server = _server_of(live, effect)
+            if server:
+                lines.setdefault(server, []).append((live, effect.participant))
+            else:
+                alone.append((live, (effect,)))
+    for server in [server for server, line in lines.items() if len(line) == 1]:
+        alone += _each(lines.pop(server))
+    made: list[Line] = []
+    for line in lines.values():
+        starts = range(0, len(line), COMMITTED_TOGETHER)
+        made += [line[start : start + COMMITTED_TOGETHER] for start in starts]
+    return made, alone
+
+
+def _server_of(live: Live, effect: Effect) -> str:
+    """Who can commit the branch by its name; nobody where it must be told itself, or otherwise."""
+    if effect.act is not Act.SEND_COMMIT:
+        return ""
+    member = live.members[effect.participant].member
+    name, _, address = member.settler.partition("@")
+    resource = f"PYRO:{member_name(BRANCH, live.gtrid, member.name)}@{address}"
+    return member.settler if name == _SETTLER and member.resource == resource else ""
+
+
+def _each(line: Line) -> list[Sent]:
+    return [(live, (Effect(Act.SEND_COMMIT, number),)) for live, number in line]
+
+
+def _names(line: Line) -> tuple[otid_t, ...]:
+    return tuple([otid_of(live.gtrid, live.members[number].member.name) for live, number in line])
 
 
 def _at_hand(method: Callable[[], Any]) -> Callable[[], Any] | None:
@@ -104,28 +151,75 @@ class Delivery:
         self._redelivery = Redelivery(tasks, settings.retry_s, settings.retry_s_max)
         self._unsettled: dict[str, list[tuple[Live, int]]] = {}
 
-    def started(self, live: Live, waiting: list[Parcel]) -> Begun:
+    def started(self, live: Live, waiting: list[Parcel]) -> list[Callable[[], None]]:
         """Calls that this thread makes itself; they are taken from those that wait.
 
         All that can be sent at once are sent before any answer is waited for. If none can be, one
-        call is made the ordinary way, unless others have to wait for this thread.
+        call is made the ordinary way.
         """
-        begun: Begun = []
+        begun: list[Callable[[], None]] = []
         left: list[Parcel] = []
-        takes_turns = turns_here() is not None
-        for parcel in waiting if len(waiting) > 1 or takes_turns else ():
-            method, arguments = self._method(live, parcel)
-            answer = started_within(self._settings.call_s, method, *arguments) or _at_hand(method)
+        for parcel in waiting if len(waiting) > 1 else ():
+            answer = self._started(live, parcel)
             if answer is None:
                 left.append(parcel)
             else:
-                begun.append((parcel, partial(self._finish, live, parcel, answer)))
-        if begun or takes_turns:
+                begun.append(partial(self._finish, live, parcel, answer))
+        if begun:
             waiting[:] = left
         else:
-            parcel = waiting.pop()
-            begun.append((parcel, partial(self.send, live, parcel)))
+            begun.append(partial(self.send, live, waiting.pop()))
         return begun
+
+    def _started(self, live: Live, parcel: Parcel) -> Callable[[], Any] | None:
+        method, arguments = self._method(live, parcel)
+        return started_within(self._settings.call_s, method, *arguments) or _at_hand(method)
+
+    def started_together(self, together: list[Sent]) -> tuple[Begun, list[Sent]]:
+        """The same for several transactions: with one call to each server that knows them all.
+
+        What could not be sent at once is left.
+        """
+        begun: Begun = []
+        left: list[Sent] = []
+        lines, alone = _lines(together)
+        for line in lines:
+            answer = self._started_line(line)
+            if answer is None:
+                left += _each(line)
+            else:
+                begun.append((_each(line), partial(self._finish_line, line, answer)))
+        for live, parcel in alone:
+            answer = self._started(live, parcel)
+            if answer is None:
+                left.append((live, parcel))
+            else:
+                finish = partial(self._finish_alone, live, parcel, answer)
+                begun.append(([(live, parcel)], finish))
+        return begun, left
+
+    def _started_line(self, line: Line) -> Callable[[], Any] | None:
+        live, number = line[0]
+        settler = live.members[number].settler
+        assert settler is not None
+        return started_within(self._settings.call_s, settler.commitBranches, _names(line))
+
+    def _finish_line(self, line: Line, asked: Callable[[], Any]) -> list[Sent]:
+        for live, number in line:
+            live.attempts[number] = live.attempts.get(number, 0) + 1
+        places = {otid: place for place, otid in enumerate(_names(line))}
+        events, refused = calls.commit_together(places, asked)
+        answers: dict[Live, list[Event]] = {}
+        for event in events:
+            live, number = line[event.participant]
+            answers.setdefault(live, []).append(event._replace(participant=number))
+        for live, answered in answers.items():
+            self._answered(live, answered)
+        return _each([line[place] for place in refused])
+
+    def _finish_alone(self, live: Live, parcel: Parcel, asked: Callable[[], Any]) -> list[Sent]:
+        self._finish(live, parcel, asked)
+        return []
 
     def send(self, live: Live, parcel: Parcel) -> None:
         """One call is made, and what came of it has happened."""

@@ -22,6 +22,7 @@ from coordinator.decision_log import DecisionLog
 from coordinator.delivery import Delivery, Parcel, parcels
 from coordinator.ledger import Decision, Key, Member, Note, digest_of
 from coordinator.live import Enlisted, Live, Settings
+from coordinator.outbox import Outbox
 from coordinator.outcomes import Heuristic, Outcome, damage_of
 from coordinator.participants import Place
 from coordinator.protocol import (
@@ -39,7 +40,7 @@ from coordinator.sessions import Sessions, Standing
 from coordinator.tasks import Tasks
 from idl import system
 from idl.cos import Resource, Status
-from idl.turns import SteppedAside, step_aside
+from idl.turns import step_aside, turns_here
 from mqserver.errors import StorageError, StorageFull
 
 # So many events happen before others get the lock.
@@ -73,6 +74,7 @@ class Transactions:
         self._failure: BaseException | None = None
         self._is_forcing = False
         self._delivery = Delivery(tasks, settings, self.feed, self.feed_all)
+        self._outbox = Outbox(self._delivery, self._spawn_sending)
 
     # --- Finding
 
@@ -335,15 +337,18 @@ class Transactions:
     def _send(self, live: Live, waiting: list[Parcel]) -> None:
         # A vote against decides at once, so nobody waits for one participant's vote alone.
         is_vote = waiting[0][0].act is Act.SEND_PREPARE
+        turns = turns_here()
+        if turns is not None and not is_vote:
+            self._outbox.send(turns, live, waiting)
+            return
         own = [] if is_vote else self._delivery.started(live, waiting)
         for parcel in waiting:
-            self.tasks.spawn(self._send_beside, live, parcel)
-        for parcel, finish in own:
-            try:
-                finish()
-            except SteppedAside:
-                # It would need a new connection, for which others would have to wait.
-                self.tasks.spawn(self._send_beside, live, parcel)
+            self._spawn_sending(live, parcel)
+        for finish in own:
+            finish()
+
+    def _spawn_sending(self, live: Live, parcel: Parcel) -> None:
+        self.tasks.spawn(self._send_beside, live, parcel)
 
     def _send_beside(self, live: Live, parcel: Parcel) -> None:
         try:
@@ -463,7 +468,7 @@ class Transactions:
             live.digest = decision.digest
             live.done.keep(Outcome(Status.COMMITTED))
         for parcel in parcels(live, effects):
-            self.tasks.spawn(self._send_beside, live, parcel)
+            self._spawn_sending(live, parcel)
 
     def forget_heuristics(self, enlist: Callable[[Member], Enlisted]) -> None:
         """Participants whose heuristics are on disk here are told that they may forget them."""

@@ -50,6 +50,8 @@ class Turns:
         self._hub = getcurrent()
         # Those who gave way, in the order in which they did.
         self._waiting: deque[greenlet] = deque()
+        # Those who go on as soon as the round is over, and nobody is waited for.
+        self._ready: deque[greenlet] = deque()
         # Those without work. To make one costs more than many a call, so each is used again.
         self._idle: list[greenlet] = []
 
@@ -84,6 +86,30 @@ class Turns:
         """The others go first. Called within the turn that gives way."""
         self._waiting.append(getcurrent())
         self._hub.switch()
+
+    @property
+    def has_ready(self) -> bool:
+        """Whether somebody can go on at once."""
+        return bool(self._ready)
+
+    def run_ready(self) -> None:
+        """Those who were ready have gone on."""
+        for _ in range(len(self._ready)):
+            self._ready.popleft().switch()
+
+    def let_others_come(self) -> None:
+        """All others of this round have had their turn."""
+        self._ready.append(getcurrent())
+        self._hub.switch()
+
+    def park(self, place: list[greenlet]) -> None:
+        """Waits there until somebody unparks those who do."""
+        place.append(getcurrent())
+        self._hub.switch()
+
+    def unpark(self, place: list[greenlet]) -> None:
+        """Those who wait there go on when this turn is over."""
+        self._ready.extend(place)
 
     def wait(self, descriptor: int, events: int, deadline: float) -> bool:
         """Whether one of these events came by then; the others go on meanwhile."""

@@ -114,7 +114,7 @@ class Pump(Generic[P]):
         sweep_at = time.monotonic() + sweep_s
         now = 0.0
         while not self._is_closing:
-            self._listen(max(0.0, min(sweep_s, self._late_at - now)))
+            self._listen(0 if turns.has_ready else max(0.0, min(sweep_s, self._late_at - now)))
             now = time.monotonic()
             if now >= self._late_at:
                 self._give_up(now)
@@ -127,10 +127,14 @@ class Pump(Generic[P]):
                 turns.go_on()
                 now = time.monotonic()
                 patience_s = min((now - begun) * PATIENCE, PATIENCE_S_MAX)
+            if turns.has_ready:
+                turns.run_ready()
             if now >= sweep_at:
                 sweep_at = now + sweep_s
                 self._sweep(now - self._idle_s)
         self._give_up(math.inf)
+        while turns.has_ready:
+            turns.run_ready()
 
     def _watch(self, waiting: greenlet, descriptor: int, events: int, deadline: float) -> None:
         self._epoll.register(descriptor, events)

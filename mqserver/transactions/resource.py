@@ -128,8 +128,11 @@ class SettlerServant:
         self._resources = resources
         self._storage = resources.storage
 
+    @prompt
     def commitBranches(self, branches: tuple[otid_t, ...]) -> tuple[otid_t, ...]:
         """See `Mq_Settler.commitBranches`."""
+        if len(branches) > PROMPT_BRANCHES_MAX:
+            step_aside()
         named = zip(branches, _named(branches), strict=True)
         return tuple([otid for otid, branch in named if not self._has_committed(branch)])
 

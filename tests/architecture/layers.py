@@ -241,11 +241,12 @@ LAYERS = {
                                         "mqserver.storage.disk",
     "coordinator.verdicts":             "coordinator.transactions coordinator.decision_log "
                                         "coordinator.fates coordinator.sessions idl.databases",
-    "coordinator.transactions":         "coordinator.delivery coordinator.calls "
+    "coordinator.transactions":         "coordinator.outbox coordinator.delivery coordinator.calls "
                                         f"coordinator.decision_log {LIVE} {WORDS} mqserver.errors "
                                         "idl.turns",
+    "coordinator.outbox":               "coordinator.delivery coordinator.live idl.turns",
     "coordinator.delivery":             "coordinator.redelivery coordinator.calls "
-                                        f"{LIVE} {CALLS} idl.otids idl.proxies idl.turns",
+                                        f"{LIVE} {CALLS} idl.otids idl.proxies",
     "coordinator.calls":                f"coordinator.protocol coordinator.outcomes {WORDS}",
     "coordinator.redelivery":           f"coordinator.tasks {CALLS} idl.databases",
     "coordinator.fates":                f"coordinator.protocol {WORDS} idl.databases idl.otids",

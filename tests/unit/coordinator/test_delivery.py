@@ -11,13 +11,10 @@ import pytest
 
 from coordinator import delivery
 from coordinator.coordination import COORDINATION
-from coordinator.delivery import Begun, Delivery, Parcel
-from coordinator.live import Live
 from idl import system
 from idl.coordination import Mq_Coordinator, Mq_Settler, mqParticipant
 from idl.cos import HeuristicMixed, Resource, Status, otid_t
 from idl.otids import BRANCH, SETTLER, issue, member_name, otid_of, split_otid
-from idl.turns import SteppedAside
 from mqserver.storage.contract import Outcome
 from mqserver.storage.memory import MemoryStorage
 from mqserver.transactions.resource import (
@@ -138,22 +135,6 @@ def test_a_call_names_no_more_than_so_many(node: Node, monkeypatch: pytest.Monke
 def test_one_branch_of_a_node_is_called_itself(node: Node) -> None:
     assert node.decide(node.prepared(1)) is Status.COMMITTED
     assert (node.settler.told, node.asked_alone) == ([], ["n0"])
-
-
-def test_a_call_that_would_hold_others_up_is_made_by_another_thread(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    started = delivery.Delivery.started
-
-    def stepping_aside(self: Delivery, live: Live, waiting: list[Parcel]) -> Begun:
-        def step() -> None:
-            raise SteppedAside
-
-        return [(parcel, step) for parcel, _ in started(self, live, waiting)]
-
-    monkeypatch.setattr(delivery.Delivery, "started", stepping_aside)
-    assert node.decide(node.prepared()) is Status.COMMITTED
-    assert node.outcomes() == [Outcome.COMMITTED] * COUNT
 
 
 def test_branches_that_cannot_be_committed_so_are_asked_what_is_the_matter(node: Node) -> None:

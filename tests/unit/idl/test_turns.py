@@ -86,6 +86,54 @@ def test_who_waits_goes_on_with_what_the_hub_says_and_others_go_first() -> None:
     assert seen == ["another", False]
 
 
+def test_who_lets_others_come_goes_on_when_the_round_is_over() -> None:
+    seen: list[str] = []
+
+    def call(name: str) -> None:
+        turns = turns_here()
+        assert turns is not None
+        give_way()
+        seen.append(f"{name} goes on")
+        if name == "a":
+            turns.let_others_come()
+            seen.append("all have come")
+
+    def work(turns: Turns) -> None:
+        turns.run(call, "a")
+        turns.run(call, "b")
+        turns.go_on()
+        assert turns.has_ready
+        turns.run_ready()
+        assert not turns.has_ready
+
+    in_turns(work)
+    assert seen == ["a goes on", "b goes on", "all have come"]
+
+
+def test_who_was_parked_goes_on_when_somebody_says_so_and_nobody_else_does() -> None:
+    seen: list[str] = []
+    here: list[greenlet] = []
+    elsewhere: list[greenlet] = []
+
+    def call(name: str, place: list[greenlet]) -> None:
+        turns = turns_here()
+        assert turns is not None
+        turns.park(place)
+        seen.append(name)
+
+    def work(turns: Turns) -> None:
+        turns.run(call, "a", here)
+        turns.run(call, "b", elsewhere)
+        turns.run(turns.unpark, here)
+        turns.run_ready()
+        assert seen == ["a"]
+        turns.run(turns.unpark, elsewhere)
+        turns.run_ready()
+
+    in_turns(work)
+    assert seen == ["a", "b"]
+
+
 def test_an_ordinary_thread_has_no_turns() -> None:
     assert turns_here() is None
 

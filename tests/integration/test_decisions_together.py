@@ -1,0 +1,187 @@
+"""Decisions that share a forced write are told to a node with one call, over a real network.
+
+The disk is slow, so that whoever comes while the first decision is written shares the next write.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from clients.deciding import Deciding
+from coordinator import coordination, interfaces
+from coordinator.decision_log import DecisionLog
+from coordinator.service import Service
+from coordinator.tasks import ThreadTasks
+from idl import system
+from idl.call import Address
+from idl.coordination import Mq_Settler, mqOutcome
+from idl.cos import HeuristicMixed, Resource, Status, otid_t
+from idl.orb import NetworkOrb
+from idl.otids import BRANCH, SETTLER, split_otid
+from idl.turns import give_way, prompt
+from mqserver.storage.contract import Outcome
+from mqserver.storage.disk import RealDisk
+from mqserver.storage.memory import MemoryStorage
+from mqserver.transactions.resource import (
+    Resources,
+    ResourceServant,
+    SettlerServant,
+    branch_id,
+    prepare,
+)
+
+CLIENTS = 6
+SYNC_S = 0.03
+PATIENCE_S = 20.0
+BRANCH_NAME = "n1"
+
+
+class Settler(SettlerServant):
+    """Remembers which branches each call named; and can be in trouble."""
+
+    def __init__(self, resources: Resources) -> None:
+        super().__init__(resources)
+        self.told: list[tuple[otid_t, ...]] = []
+        self.trouble: system.SystemException | None = None
+
+    @prompt
+    def commitBranches(self, branches: tuple[otid_t, ...]) -> tuple[otid_t, ...]:
+        self.told.append(branches)
+        if self.trouble is not None:
+            raise self.trouble
+        return super().commitBranches(branches)
+
+
+class World:
+    """A coordinator and a node, each with a network of its own, and clients of both."""
+
+    def __init__(self, folder: Path) -> None:
+        here = Address("127.0.0.1", 0)
+        self.failures: list[BaseException] = []
+        self.node, self.orb = (NetworkOrb(here, takes_turns=True) for _ in range(2))
+        self.client = NetworkOrb()
+        self.storage = MemoryStorage(time.monotonic)
+        resources = Resources(self.node, self.storage)
+        self.settler = Settler(resources)
+        self.node.publish(self.settler, Mq_Settler, SETTLER)
+        self.node.publish_family(BRANCH, self._resource_of(resources), Resource)
+        self.tasks = ThreadTasks(time.monotonic, self.failures.append)
+        decisions = DecisionLog(
+            RealDisk(folder, create=True), secrets.token_bytes, give_way=give_way
+        )
+        self.service = Service(
+            self.orb, decisions, self.tasks, secrets.token_bytes, None, self.failures.append
+        )
+        self.service.start()
+        interfaces.publish(self.service)
+        coordination.publish(self.service)
+        assert self.orb.address is not None
+        self.deciding = Deciding(self.client, self.orb.address, time.monotonic, time.sleep)
+
+    def _resource_of(self, resources: Resources) -> Callable[[str], ResourceServant]:
+        def find(rest: str) -> ResourceServant:
+            gtrid, _, name = rest.partition("/")
+            return ResourceServant(resources, branch_id(bytes.fromhex(gtrid), name), False)
+
+        return find
+
+    def prepared(self) -> bytes:
+        """A transaction whose branch at the node has promised; its name."""
+        gtrid = self.deciding.begin()
+        branch = branch_id(gtrid, BRANCH_NAME)
+        self.storage.raise_mark(branch, "work", 1)
+        prepare(self.storage, branch, b"whom to ask")
+        return gtrid
+
+    def decide(self, gtrid: bytes) -> mqOutcome:
+        assert self.node.address is not None
+        participant = self.deciding.participant(self.node.address, gtrid, BRANCH_NAME)
+        return self.deciding.decide(gtrid, (participant,), PATIENCE_S)
+
+    def decide_all(self, count: int) -> list[bytes]:
+        """So many transactions, by clients that come at once; their names."""
+        names = [self.prepared() for _ in range(count)]
+        with ThreadPoolExecutor(CLIENTS) as clients:
+            outcomes = list(clients.map(self.decide, names))
+        assert [outcome.status for outcome in outcomes] == [Status.COMMITTED] * count
+        return names
+
+    def outcome(self, gtrid: bytes) -> Outcome:
+        return self.storage.outcome(branch_id(gtrid, BRANCH_NAME))
+
+    def are_committed(self, names: list[bytes]) -> bool:
+        return {self.outcome(gtrid) for gtrid in names} == {Outcome.COMMITTED}
+
+    def close(self) -> None:
+        self.client.close()
+        self.service.timeouts.close()
+        self.orb.close()
+        self.tasks.close(PATIENCE_S)
+        self.service.close()
+        self.node.close()
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    made = World(tmp_path / "coordinator")
+    sync = os.fdatasync
+
+    def slowly(descriptor: int) -> None:
+        time.sleep(SYNC_S)
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fdatasync", slowly)
+    yield made
+    made.close()
+    assert made.failures == []
+
+
+def test_decisions_that_share_a_write_are_told_to_a_node_with_one_call(world: World) -> None:
+    names = world.decide_all(5 * CLIENTS)
+    assert world.are_committed(names)
+    together = [branches for branches in world.settler.told if len(branches) > 1]
+    assert together, "six clients came while the disk was busy, and none of them went together"
+    assert len({split_otid(otid)[0] for otid in together[0]}) == len(together[0])
+
+
+def test_a_node_of_an_earlier_version_is_told_one_by_one(world: World) -> None:
+    world.settler.trouble = system.BAD_OPERATION("no such operation")
+    names = world.decide_all(3 * CLIENTS)
+    assert world.settler.told != []
+    assert world.are_committed(names)
+
+
+def test_whom_a_call_did_not_reach_is_told_again(world: World) -> None:
+    world.settler.trouble = system.TRANSIENT("away")
+    names = world.decide_all(3 * CLIENTS)
+    world.settler.trouble = None
+    deadline = time.monotonic() + PATIENCE_S
+    while not world.are_committed(names) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert world.are_committed(names)
+
+
+def test_one_that_was_ended_by_hand_is_told_of_to_its_owner_alone(world: World) -> None:
+    names = [world.prepared() for _ in range(CLIENTS)]
+    world.storage.resolve(branch_id(names[2], BRANCH_NAME), commit=False)
+
+    def decide(gtrid: bytes) -> Status | type[HeuristicMixed]:
+        try:
+            return world.decide(gtrid).status
+        except HeuristicMixed as mixed:
+            return type(mixed)
+
+    # A first one, during whose write all others come.
+    with ThreadPoolExecutor(CLIENTS + 1) as clients:
+        first = clients.submit(world.decide, world.prepared())
+        found = list(clients.map(decide, names))
+        assert first.result().status is Status.COMMITTED
+    assert found[2] is HeuristicMixed
+    assert found[:2] + found[3:] == [Status.COMMITTED] * (CLIENTS - 1)
