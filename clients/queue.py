@@ -14,7 +14,7 @@ It is long because every way to use a queue is in it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Protocol, TypeVar, overload
 
@@ -29,6 +29,7 @@ from clients.errors import (
     translated,
 )
 from clients.messages import (
+    OVERHEAD_BYTES,
     Attributes,
     Item,
     Key,
@@ -130,10 +131,13 @@ class Queue:
             return self._within(
                 transaction, lambda branch: [branch.put(self.name, item) for item in items]
             )
-        first = _portion(items)
-        following = next(items, None)
-        if following is not None:
-            return self._put_long(first, following, items)
+        first: Sequence[Item] | None = _payloads(messages)
+        if first is None:
+            portion = _portion(items)
+            following = next(items, None)
+            if following is not None:
+                return self._put_long(portion, following, items)
+            first = portion
         if not first:
             return []
         node = self._home.node()
@@ -509,6 +513,14 @@ def _selection(group: int, priority_min: int, attributes: Pairs) -> mqSelection:
     if not (group or priority_min or attributes):
         return EVERYTHING
     return mqSelection(group, priority_min, written_attributes(checked_attributes(attributes)))
+
+
+def _payloads(messages: Iterable[object]) -> list[bytes] | None:
+    """The messages, where they are payloads and go into one call; that is seen at a glance."""
+    if type(messages) is not list or set(map(type, messages)) != {bytes}:
+        return None
+    size = sum(map(len, messages)) + OVERHEAD_BYTES * len(messages)
+    return messages if len(messages) <= PUT_AT_ONCE and size <= HELD_BYTES_MAX else None
 
 
 def _portion(items: Iterator[Item]) -> list[Item]:

@@ -157,7 +157,11 @@ def key_texts(keys: Iterable[int]) -> mqKeyList:
     """Keys as clients know them; see `key_text`."""
     if isinstance(keys, range) and len(keys) > 1 and keys.step == 1:
         return tuple(_texts_of_range(keys))
-    return tuple([f"{key:0{KEY_DIGITS}d}" for key in keys])
+    told = tuple(keys)
+    if len(told) > 1 and told == tuple(together := range(told[0], told[0] + len(told))):
+        # One behind the other, as they were put.
+        return tuple(_texts_of_range(together))
+    return tuple([f"{key:0{KEY_DIGITS}d}" for key in told])
 
 
 def _texts_of_range(keys: range) -> list[str]:

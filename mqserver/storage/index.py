@@ -154,6 +154,18 @@ class Queue:
                 self._set_held(entry)
         return entry
 
+    def remove_all(self, entries: list[Entry]) -> list[Entry]:
+        """The messages are gone; those of them that were there."""
+        if len(entries) == 1 or self._parcels:
+            return [entry for entry in entries if self.remove(entry.key) is not None]
+        pop = self._entries.pop
+        gone = [entry for entry in entries if pop(entry.key, None) is not None]
+        self.payload_bytes -= sum([entry.size for entry in gone])
+        for entry in gone:
+            if entry.holder is None:
+                self._set_held(entry)
+        return gone
+
     def _set_free(self, entry: Entry) -> None:
         self._free.add(self.rank(entry))
         if self._free_keys is not None:
@@ -366,12 +378,11 @@ class Index:
 
     def complete(self, branch: Branch) -> list[Entry]:
         """The branch has happened; the messages that are gone now."""
-        gone = []
+        gone: list[Entry] = []
         for name, entries in branch.taken.items():
             queue = self.queues.get(name)
-            for entry in entries:
-                if queue is not None and queue.remove(entry.key) is not None:
-                    gone.append(entry)
+            if queue is not None:
+                gone += queue.remove_all(entries)
         added = branch.to_add() if branch.has_cancelled else branch.stored
         for name, entries in added.items():
             queue = self.queues.get(name)

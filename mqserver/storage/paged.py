@@ -87,9 +87,10 @@ class PagedStorage(PagedQueues):
                     actor.parcels.setdefault(queue, []).append(parcel)
                     actor.has_pages = True
                     return keys
+            rows = messages.rows() if type(messages) is MessageColumns else messages
             entries = [
                 Entry(key, len(m[0]), m[1], m[2], m[3], m[4], m[5], m[6], m[0])
-                for key, m in zip(keys, messages, strict=True)
+                for key, m in zip(keys, rows, strict=True)
             ]
             if self._write_large(queue, entries):
                 actor.has_pages = True
