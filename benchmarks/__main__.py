@@ -73,6 +73,8 @@ SYNCS = "syncs"
 THOROUGH = Effort()
 QUICK = Effort(rounds=3, calls=200)
 MICRO = 1e6
+# Where nobody's terminal says how much room there is for the tables.
+FILE_COLUMNS = 132
 
 _STYLES = {
     Verdict.KEPT: "green",
@@ -129,6 +131,8 @@ def main(
     effort = Effort(rounds or effort.rounds, effort.calls)
     # The figures alone go to the output where a program reads them.
     console = Console(stderr=json_file == "-")
+    if not console.is_terminal:
+        console.width = FILE_COLUMNS
     with tempfile.TemporaryDirectory(prefix="oncemq-benchmarks-") as scratch:
         setting = Setting(Path(scratch), with_tls=tls)
         chosen = {name: make(setting) for name, make in BENCHMARKS.items() if name in (names or [])}
