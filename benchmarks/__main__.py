@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from benchmarks import coordinator, databases, node, orb, storage
+from benchmarks import coordinator, databases, machine, node, orb, storage
 from benchmarks.measure import (
     Bar,
     Comparison,
@@ -73,6 +73,8 @@ SYNCS = "syncs"
 THOROUGH = Effort()
 QUICK = Effort(rounds=3, calls=200)
 MICRO = 1e6
+# Where nobody's terminal says how much room there is for the tables.
+FILE_COLUMNS = 132
 
 _STYLES = {
     Verdict.KEPT: "green",
@@ -129,6 +131,8 @@ def main(
     effort = Effort(rounds or effort.rounds, effort.calls)
     # The figures alone go to the output where a program reads them.
     console = Console(stderr=json_file == "-")
+    if not console.is_terminal:
+        console.width = FILE_COLUMNS
     with tempfile.TemporaryDirectory(prefix="oncemq-benchmarks-") as scratch:
         setting = Setting(Path(scratch), with_tls=tls)
         chosen = {name: make(setting) for name, make in BENCHMARKS.items() if name in (names or [])}
@@ -146,7 +150,7 @@ def main(
     storage.show(report, console)
     peers_report.show(compared, console)
     if page and compared.rows:
-        peers_page.write_page(compared, PAGE, PAGE.parent / "benchmarks", _made())
+        peers_page.write_page(compared, PAGE, PAGE.parent / "benchmarks", _made(merged or []))
     if json_file:
         figures = _report(found, effort)
         figures |= {"storage": storage.described(report), "peers": peers.described(compared)}
@@ -158,11 +162,25 @@ def _taken_from(files: list[str]) -> peers.Found:
     return peers.merged(json.loads(Path(file).read_text())["peers"] for file in files)
 
 
-def _made() -> str:
+def _made(files: list[str]) -> str:
+    """With what, and how, the figures of these files were found; without any, those of this run."""
+    told = [json.loads(Path(file).read_text()) for file in files] or [_surroundings()]
+    pythons = " and ".join(dict.fromkeys(each["python"] for each in told))
+    days = sorted({each["day"] for each in told})
     return (
-        f"Measured on {time.strftime('%Y-%m-%d')} with Python {platform.python_version()} and "
-        f"{platform.system()}, {os.cpu_count()} processors, by `make bench ARGS=--page`."
+        f"Measured on {' and '.join(days)} with {pythons} on {machine.computer_told()}, "
+        "by `make bench ARGS=--page`."
     )
+
+
+def _surroundings() -> dict[str, Any]:
+    return {
+        "day": time.strftime("%Y-%m-%d"),
+        "python": machine.python_told(),
+        "machine": platform.machine(),
+        "system": f"{platform.system()} {platform.release()}",
+        "cpus": os.cpu_count(),
+    }
 
 
 def _run_all(chosen: dict[str, list[Comparison]], effort: Effort) -> list[Result]:
@@ -242,10 +260,7 @@ def _sentence(bar: Bar, result: Result) -> str:
 
 def _report(found: list[Result], effort: Effort) -> dict[str, Any]:
     return {
-        "python": platform.python_version(),
-        "machine": platform.machine(),
-        "system": f"{platform.system()} {platform.release()}",
-        "cpus": os.cpu_count(),
+        **_surroundings(),
         "rounds": effort.rounds,
         "calls_per_round": effort.calls,
         "comparisons": [_described(result) for result in found],

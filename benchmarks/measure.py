@@ -125,6 +125,8 @@ class Round:
     p50_s: float
     p99_s: float
     calls_per_s: float
+    # How many it was taken of, where that is not the same for all subjects.
+    calls: int = 0
 
     def time_s(self, yardstick: Yardstick) -> float:
         """The time by which this yardstick compares."""

@@ -2,13 +2,15 @@
 
     python -m benchmarks.profiling [--work put|transaction|move|two] [--seconds N] [--page]
 
-Coordinator, nodes and client run under the sampling profiler py-spy, which hardly slows them. For
-each program there is its processor time: what the system counts, divided by the transactions, and
-shared among the parts by their samples. Before that stands where the time goes that passes on the
-clock: the processors, the disk, which is a bare sync of the same bytes right after the run, and the
-rest, in which the programs wake each other up. Where programs work side by side, the parts are more
-than the whole, and the rest is below zero. `--page` does all four works and makes the table of
-docs/BENCHMARKS.md anew.
+Coordinator, nodes and client run twice. First alone: the system counts each program's processor
+time, its own and the system's on its behalf, and the client how long each transaction takes. Then
+under the sampling profiler py-spy, from where only shares come: a program's own time is divided
+among its parts by the samples in which they had the interpreter. Who waits has not.
+
+Before that stands where the time goes that passes on the clock: the processors, the disk, which is
+a bare sync of the same bytes right after the run, and the rest, in which the programs wake each
+other up. Where programs work side by side, the parts are more than the whole, and the rest is below
+zero. `--page` does all four works and makes the table of docs/BENCHMARKS.md anew.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 from rich.console import Console
@@ -37,9 +40,7 @@ from benchmarks.peers.clients import Bare
 
 HOST = "127.0.0.1"
 PAYLOAD = b"x" * 100
-# A program is stopped for each sample, which costs it a ten-thousandth of a second. Not to stop it
-# is no way out: threads that wait would then be taken for busy ones.
-RATE = 100
+RATE = 200
 WARM_UP = 200
 SHOWN = 12
 BARE_CALLS = 1000
@@ -67,15 +68,7 @@ PARTS = (
 OTHER = "Python's own library"
 # The main thread of a server has nothing to do but to start it; its others do the work.
 STARTING = ("<module> (mqserver/", "<module> (coordinator/")
-# A sync waits for the disk, which is counted as such.
-WAITING = (
-    "RealFile.sync",
-    "Condition.wait",
-    "socket.accept",
-    "select",
-    "_EpollSelector",
-    "EpollSelector",
-)
+SYSTEM = "the system: network, files, waking others"
 
 
 def put(near: oncemq.Connection, _: oncemq.Connection) -> None:
@@ -116,18 +109,29 @@ SYNCS_IN_A_ROW = {"put": 1, "transaction": 1, "move": 1, "two": 2}
 TRIPS_IN_A_ROW = {"put": 1, "transaction": 1, "move": 2, "two": 3}
 
 
-class Spied:
-    """A program under the profiler, from its first line to what was found of it."""
+class Cpu(NamedTuple):
+    """Processor time, of the program itself and of the system on its behalf."""
+
+    user: float
+    system: float
+
+    @property
+    def whole(self) -> float:
+        """Both."""
+        return self.user + self.system
+
+
+class Program:
+    """A server or the client, from its first line to its end; `profile` is where samples go."""
 
     def __init__(
-        self, started: ExitStack, name: str, folder: Path, module: str, *arguments: str
+        self, started: ExitStack, name: str, profile: Path | None, module: str, *arguments: str
     ) -> None:
         self.name = name
-        self._found = folder / f"{name}.txt"
-        command = [_py_spy(), "record", "--format", "raw", "--function", "--rate", str(RATE)]
-        command += ["--output", str(self._found), "--", sys.executable, "-m", module, *arguments]
+        self._profile = profile
+        spied = [] if profile is None else [*_spying(), "--output", str(profile), "--"]
         self._process = subprocess.Popen(
-            command,
+            [*spied, sys.executable, "-m", module, *arguments],
             cwd=_ROOT,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -146,29 +150,47 @@ class Spied:
                 return line.strip()
         raise SystemExit(f"{self.name} ended before its time")
 
-    def cpu_s(self) -> float:
+    def _itself(self) -> list[psutil.Process]:
+        """The program, and not its profiler."""
+        first = psutil.Process(self._process.pid)
+        return [first] if self._profile is None else first.children()
+
+    def cpu_s(self) -> Cpu:
         """The processor time that it has had so far."""
-        [program] = psutil.Process(self._process.pid).children()
+        [program] = self._itself()
         times = program.cpu_times()
-        return times.user + times.system
+        return Cpu(times.user, times.system)
 
     def _clear_away(self) -> None:
         """Neither the program nor its profiler is there any more, whatever has happened."""
         if self._process.poll() is None:
-            for program in psutil.Process(self._process.pid).children():
+            for program in self._itself():
                 program.kill()
             self._process.kill()
             self._process.communicate(timeout=END_S_MAX)
 
     def end(self) -> list[tuple[list[str], int]]:
         """It has ended; stacks, the outermost call first, and how often each was seen."""
-        for program in psutil.Process(self._process.pid).children():
-            program.send_signal(signal.SIGTERM)
+        # The profiler writes what it has and then ends its program. One whose program ends first
+        # may wait for ever.
+        self._process.send_signal(signal.SIGINT if self._profile else signal.SIGTERM)
         self._process.communicate(timeout=END_S_MAX)
-        lines = self._found.read_text().splitlines()
+        lines = [] if self._profile is None else self._profile.read_text().splitlines()
         split = [line.rpartition(" ") for line in lines]
         found = [(stack.split(";"), int(count)) for stack, _, count in split if stack]
         return [(stack, count) for stack, count in found if _is_work(stack)]
+
+
+class Run(NamedTuple):
+    """One run of a work: how often it was done, and the programs' time and samples.
+
+    The time on the clock is that of the middle one, since a neighbour may stop all for seconds.
+    """
+
+    done: int
+    wall_us: float
+    cpu_us: dict[str, Cpu]
+    stacks: dict[str, list[tuple[list[str], int]]]
 
 
 def main() -> None:
@@ -184,11 +206,7 @@ def main() -> None:
         return
     taken = {}
     for work in WORK if said.page else [said.work]:
-        with (
-            tempfile.TemporaryDirectory(prefix="oncemq-profile-", dir="/var/tmp") as folder,
-            ExitStack() as started,
-        ):
-            taken[work] = _profile(work, said.seconds, Path(folder), started)
+        taken[work] = _profile(work, said.seconds)
     if said.page:
         text = PAGE.read_text(encoding="utf-8")
         PAGE.write_text(with_table(text, told(taken)), encoding="utf-8")
@@ -201,7 +219,9 @@ def told(taken: dict[str, dict[str, float]]) -> str:
         f"| µs | {' | '.join(works)} |",
         "|---|" + "---:|" * len(works),
     ]
-    for part in dict.fromkeys(part for parts in taken.values() for part in parts):
+    # The work that has most of the parts says in which order they stand.
+    fullest = sorted(taken.values(), key=len, reverse=True)
+    for part in dict.fromkeys(part for parts in fullest for part in parts):
         cells = [f"{taken[work][part]:,.0f}" if part in taken[work] else "" for work in works]
         lines.append(f"| {part} | {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -215,40 +235,63 @@ def with_table(text: str, table: str) -> str:
     return f"{before}{begin}\n{table}\n{end}{after}"
 
 
-def _profile(work: str, seconds: float, folder: Path, started: ExitStack) -> dict[str, float]:
-    quiet = ["--listen", f"{HOST}:0", "--log-level", "error"]
-    data = str(folder / "coordinator")
-    programs = [Spied(started, "coordinator", folder, "coordinator", "--data", data, *quiet)]
-    coordinator = programs[0].announced.rpartition(" ")[2]
-    urls = []
-    for name in ("node", "second node"):
-        place = ["--data", str(folder / name.replace(" ", "-")), "--coordinator", coordinator]
-        programs.append(Spied(started, name, folder, "mqserver", *place, *quiet))
-        urls.append(f"mq://{programs[-1].announced.rpartition(' ')[2]}")
-    told_client = ["--client", work, str(seconds), *urls]
-    client = Spied(started, "client", folder, "benchmarks.profiling", *told_client)
-    programs.append(client)
-    before = [program.cpu_s() for program in programs]
-    count = int(client.listen())
-    wall_us = seconds / count * 1e6
-    used = [program.cpu_s() - was for program, was in zip(programs, before, strict=True)]
+def _profile(work: str, seconds: float) -> dict[str, float]:
     console = Console()
-    console.print(f"{WORK[work].__doc__} {count:,} of them, {wall_us:,.0f} µs each.")
-    cpu_us = {
-        program.name: cpu_s / count * 1e6 for program, cpu_s in zip(programs, used, strict=True)
-    }
-    bare = _bare_us(folder)
+    with tempfile.TemporaryDirectory(prefix="oncemq-profile-", dir="/var/tmp") as name:
+        folder = Path(name)
+        alone = _run(work, seconds, folder / "alone", is_spied=False)
+        bare = _bare_us(folder)
+        spied = _run(work, seconds, folder / "spied", is_spied=True)
+    wall_us = alone.wall_us
+    slow = spied.wall_us / wall_us
+    console.print(f"{WORK[work].__doc__} {alone.done:,} of them, {wall_us:,.0f} µs each.")
+    console.print(
+        f"Under the profiler, of which the shares are, each takes {slow:.1f} times as long."
+    )
     busy: dict[str, float] = {}
-    for program in reversed(programs):
-        stacks = program.end()
-        if cpu_us[program.name] >= BUSY_US_MIN:
-            parts = _show(program.name, stacks, cpu_us[program.name], console)
-            for part, spent in parts.items():
-                where = place_of(program.name, part)
+    for program, used in alone.cpu_us.items():
+        if used.whole >= BUSY_US_MIN:
+            for part, spent in _show(program, spied.stacks[program], used, console).items():
+                where = place_of(program, part)
                 busy[where] = busy.get(where, 0.0) + spent
     whole = _on_the_clock(work, wall_us, busy, *bare)
     _show_wall(whole, console)
     return whole
+
+
+def _run(work: str, seconds: float, folder: Path, is_spied: bool) -> Run:
+    """The work is done for so long, by programs that are ended afterwards."""
+    folder.mkdir()
+    quiet = ["--listen", f"{HOST}:0", "--log-level", "error"]
+
+    def profile(name: str) -> Path | None:
+        return folder / f"{name}.txt" if is_spied else None
+
+    with ExitStack() as started:
+        data = str(folder / "coordinator")
+        name = "coordinator"
+        programs = [Program(started, name, profile(name), name, "--data", data, *quiet)]
+        coordinator = programs[0].announced.rpartition(" ")[2]
+        urls = []
+        for name in ("node", "second node"):
+            place = ["--data", str(folder / name.replace(" ", "-")), "--coordinator", coordinator]
+            programs.append(Program(started, name, profile(name), "mqserver", *place, *quiet))
+            urls.append(f"mq://{programs[-1].announced.rpartition(' ')[2]}")
+        told_client = ["--client", work, str(seconds), *urls]
+        module = "benchmarks.profiling"
+        client = Program(started, "client", profile("client"), module, *told_client)
+        programs.append(client)
+        before = [program.cpu_s() for program in programs]
+        count, wall_us = map(float, client.listen().split())
+        cpu_us = {
+            program.name: Cpu(
+                *(1e6 * (b - a) / count for a, b in zip(was, program.cpu_s(), strict=True))
+            )
+            for program, was in zip(programs, before, strict=True)
+        }
+        # The client first, which would miss its servers.
+        stacks = {program.name: program.end() for program in reversed(programs)}
+    return Run(int(count), wall_us, {name: cpu_us[name] for name in stacks}, stacks)
 
 
 def place_of(program: str, part: str) -> str:
@@ -256,6 +299,8 @@ def place_of(program: str, part: str) -> str:
     if program == "coordinator":
         return "coordinator"
     place = "client" if program == "client" else "node"
+    if part == SYSTEM:
+        return f"{place}: the system's calls"
     if part in ("connections and frames", "marshalling and dispatch"):
         return f"{place}: frames and marshalling"
     if part in ("storage", "the disk's door: write and sync"):
@@ -302,35 +347,40 @@ def _median_us(act: Callable[[], None]) -> float:
     for _ in range(BARE_CALLS):
         act()
         moments.append(time.perf_counter())
+    return _middle_us(moments)
+
+
+def _middle_us(moments: list[float]) -> float:
     return statistics.median(b - a for a, b in itertools.pairwise(moments)) * 1e6
 
 
 def _show(
-    name: str, stacks: list[tuple[list[str], int]], cpu_us: float, console: Console
+    name: str, stacks: list[tuple[list[str], int]], used: Cpu, console: Console
 ) -> dict[str, float]:
-    total = sum(count for _, count in stacks) or 1
+    each_us = used.user / (sum(count for _, count in stacks) or 1)
     parts: collections.Counter[str] = collections.Counter()
     functions: collections.Counter[str] = collections.Counter()
     for stack, count in stacks:
         parts[_part_of(stack)] += count
         functions[stack[-1]] += count
-    title = f"{name}: {cpu_us:,.0f} µs of processor time for each"
+    spent = {part: count * each_us for part, count in parts.most_common()}
+    spent[SYSTEM] = used.system
+    title = f"{name}: {used.whole:,.0f} µs of processor time for each"
     table = Table(title=title, title_justify="left", title_style="bold")
     table.add_column("part")
     table.add_column("µs", justify="right")
-    for part, count in parts.most_common():
-        table.add_row(part, f"{cpu_us * count / total:,.0f}")
+    for part, part_us in spent.items():
+        table.add_row(part, f"{part_us:,.0f}")
     table.add_section()
     for function, count in functions.most_common(SHOWN):
-        table.add_row(function, f"{cpu_us * count / total:,.0f}", style="dim")
+        table.add_row(function, f"{count * each_us:,.0f}", style="dim")
     console.print(table)
-    return {part: cpu_us * count / total for part, count in parts.items()}
+    return spent
 
 
 def _is_work(stack: list[str]) -> bool:
-    """Neither the start of the program, nor a thread that waits and is taken for a busy one."""
-    is_start = any("importlib" in frame or frame.startswith(STARTING) for frame in stack)
-    return not is_start and not stack[-1].startswith(WAITING)
+    """Not the start of the program."""
+    return not any("importlib" in frame or frame.startswith(STARTING) for frame in stack)
 
 
 def _part_of(stack: list[str]) -> str:
@@ -340,6 +390,12 @@ def _part_of(stack: list[str]) -> str:
             if f"({place}" in frame or f"/{place}" in frame:
                 return part
     return OTHER
+
+
+def _spying() -> list[str]:
+    # Only who has the interpreter: all others would be stopped for each sample, and many of those
+    # that wait taken for busy, which made everything take three times as long.
+    return [_py_spy(), "record", "--gil", "--format", "raw", "--function", "--rate", str(RATE)]
 
 
 def _py_spy() -> str:
@@ -356,14 +412,15 @@ def _be_client(work: str, seconds: str, near_url: str, far_url: str) -> None:
             act(near, far)
         _say("ready")
         time.sleep(PAUSE_S)
-        until = time.perf_counter() + float(seconds)
-        count = 0
-        while time.perf_counter() < until:
+        moments = [time.perf_counter()]
+        while moments[-1] < moments[0] + float(seconds):
             act(near, far)
-            count += 1
-        _say(str(count))
-        # It is ended from outside, once what it has used has been read.
-        time.sleep(END_S_MAX)
+            moments.append(time.perf_counter())
+        _say(f"{len(moments) - 1} {_middle_us(moments)}")
+        # It is ended from outside, once what it has used has been read. A signal that comes just
+        # before a sleep is heard after it.
+        for _ in range(int(END_S_MAX / PAUSE_S)):
+            time.sleep(PAUSE_S)
 
 
 def _say(text: str) -> None:

@@ -201,7 +201,7 @@ BROAD_HANDLERS = {
     "tests.simulation.test_world": "shows that a crash gets past such a handler",
     "clients.consumer": "whatever a handler raises, its message comes again",
     "clients.workers": "whatever a function raises, its message is kept",
-    "benchmarks.peers.running": "whatever a peer's client raises, the others are measured",
+    "benchmarks.peers.spark_rows": "whatever Spark raises, the other workloads are measured",
     "tests.integration.spark.test_pitfalls": "carries what a thread raised to who waits for it",
     "tests.integration.spark.whole_job": "tells what Spark says, whatever its class",
     "tests.integration.spark.cluster_driver": "tells what Spark says, whatever its class",

@@ -23,7 +23,7 @@ import stomp
 
 from benchmarks.peers.operations import NEXT, WORK, Missing
 
-WAIT_S = 30.0
+WAIT_S = 10.0
 DRAINED_S = 0.5
 _PREFETCHED = 2000
 
@@ -41,7 +41,9 @@ class RabbitMQ:
     def __init__(self, address: str) -> None:
         host, port = _place(address)
         # Nobody answers heartbeats while the others have their turn.
-        where = pika.ConnectionParameters(host, port, heartbeat=0)
+        where = pika.ConnectionParameters(
+            host, port, heartbeat=0, blocked_connection_timeout=WAIT_S
+        )
         self._connection = pika.BlockingConnection(where)
         self._channel = self._connection.channel()
         self._channel.confirm_delivery()
@@ -198,7 +200,7 @@ class ActiveMQ(stomp.ConnectionListener):  # type: ignore[misc]
         # Queues are made by their first use. What is taken out by a connection of its own is not
         # held back for this one.
         with contextlib.closing(ActiveMQ(self._address)) as other:
-            with contextlib.suppress(queue.Empty):
+            with contextlib.suppress(Missing):
                 while True:
                     found = other._next_message(DRAINED_S)
                     other._connection.ack(found.headers["ack"])
@@ -257,7 +259,10 @@ class ActiveMQ(stomp.ConnectionListener):  # type: ignore[misc]
                 headers={"activemq.prefetchSize": str(_PREFETCHED)},
             )
             self._is_subscribed = True
-        return self._arrived.get(timeout=wait_s)
+        try:
+            return self._arrived.get(timeout=wait_s)
+        except queue.Empty:
+            raise Missing from None
 
     def close(self) -> None:
         self._connection.disconnect()

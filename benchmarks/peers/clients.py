@@ -97,7 +97,7 @@ class Bare:
     The file was written in full before, so that nothing but the bytes has to reach the disk.
     """
 
-    FILE_BYTES = 64 << 20
+    FILE_BYTES = 16 << 20
     RECORD = bytes(64)
 
     def __init__(self, address: str) -> None:
@@ -124,7 +124,10 @@ class Bare:
         self._socket.sendall(len(payload).to_bytes(4) + payload)
         left = 4
         while left:
-            left -= len(self._socket.recv(left))
+            found = self._socket.recv(left)
+            if not found:
+                raise ConnectionError("the server has hung up")
+            left -= len(found)
 
     def sync(self, payload: bytes) -> None:
         """It is on disk."""

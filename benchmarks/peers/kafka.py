@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from benchmarks.peers.operations import NEXT, WORK, Missing
 
-WAIT_S = 30.0
+WAIT_S = 10.0
 PAUSE_S = 0.05
 # Of messages and of requests; the broker has the same (servers.py).
 LARGEST = 4 << 20
@@ -32,6 +32,8 @@ class Kafka:
             "socket.nagle.disable": True,
             "log_level": 0,
         }
+        # Topics of its own, since others use the same broker at the same time.
+        self._work, self._next = (f"{type(self).__name__}.{name}" for name in (WORK, NEXT))
         self._number, self._count = 0, 1
         self._known_producer: Any = None
         self._known_consumer: Any = None
@@ -42,18 +44,15 @@ class Kafka:
 
     def create(self) -> None:
         admin = AdminClient(self._where)
-        self._drop(admin)
-        made = admin.create_topics([NewTopic(name, self._count, 1) for name in (WORK, NEXT)])
-        for done in made.values():
-            done.result(WAIT_S)
-        _until(lambda: {WORK, NEXT} <= set(admin.list_topics(timeout=WAIT_S).topics))
-
-    def _drop(self, admin: Any) -> None:
-        there = [t for t in (WORK, NEXT) if t in admin.list_topics(timeout=WAIT_S).topics]
+        ours = {self._work, self._next}
+        there = [topic for topic in ours if topic in _topics(admin)]
         if there:
             for done in admin.delete_topics(there).values():
                 done.result(WAIT_S)
-            _until(lambda: not {WORK, NEXT} & set(admin.list_topics(timeout=WAIT_S).topics))
+            _until(lambda: not ours & _topics(admin))
+        for done in admin.create_topics([NewTopic(t, self._count, 1) for t in ours]).values():
+            done.result(WAIT_S)
+        _until(lambda: ours <= _topics(admin))
 
     # --- Producing
 
@@ -77,9 +76,11 @@ class Kafka:
             "retry.backoff.ms": 1,
         }
 
-    def _send(self, payload: bytes, topic: str = WORK, partition: int | None = None) -> None:
+    def _send(self, payload: bytes, topic: str = "", partition: int | None = None) -> None:
         where = self._number if partition is None else partition
-        self._producer.produce(topic, payload, partition=where, on_delivery=_delivered)
+        self._producer.produce(
+            topic or self._work, payload, partition=where, on_delivery=_delivered
+        )
 
     def put(self, payload: bytes) -> None:
         self._send(payload)
@@ -100,14 +101,14 @@ class Kafka:
     def _consumer(self) -> Any:
         if self._known_consumer is None:
             settings = {
-                "group.id": WORK,
+                "group.id": self._work,
                 "enable.auto.commit": False,
                 "isolation.level": "read_committed",
                 "fetch.message.max.bytes": LARGEST,
             }
             self._known_consumer = Consumer(self._where | settings)
             # The topic is new, so that its beginning is where the group has come to.
-            mine = TopicPartition(WORK, self._number, OFFSET_BEGINNING)
+            mine = TopicPartition(self._work, self._number, OFFSET_BEGINNING)
             self._known_consumer.assign([mine])
         return self._known_consumer
 
@@ -161,11 +162,11 @@ class TransactionalKafka(Kafka):
         """See `Client.move`."""
         [found] = self._take(1)
         self._producer.begin_transaction()
-        self._send(found.value(), NEXT)
+        self._send(found.value(), self._next)
         self._finish(found)
 
     def _finish(self, last: Any) -> None:
-        position = TopicPartition(WORK, last.partition(), last.offset() + 1)
+        position = TopicPartition(self._work, last.partition(), last.offset() + 1)
         group = self._consumer.consumer_group_metadata()
         self._producer.send_offsets_to_transaction([position], group, WAIT_S)
         self._producer.commit_transaction(WAIT_S)
@@ -174,6 +175,10 @@ class TransactionalKafka(Kafka):
 def _delivered(error: KafkaError | None, _: Any) -> None:
     if error is not None:
         raise Missing(str(error))
+
+
+def _topics(admin: Any) -> set[str]:
+    return set(admin.list_topics(timeout=WAIT_S).topics)
 
 
 def _until(holds: Any) -> None:

@@ -12,8 +12,10 @@ from pathlib import Path
 from benchmarks.peers.charts import Bar, Kind, bars, overview
 from benchmarks.peers.figures import Found, key
 from benchmarks.peers.report import (
+    BUDGET,
     HEADINGS,
     Group,
+    absences,
     best_peer,
     cells,
     grouped,
@@ -23,6 +25,7 @@ from benchmarks.peers.report import (
     named,
     ours_of,
     rate,
+    rounds_told,
     shown,
     titled,
     witnessed,
@@ -50,7 +53,11 @@ def write_page(found: Found, page: Path, charts: Path, made: str) -> None:
         name = f"peers-{key(workload).lower().replace(' ', '-')}.svg"
         (charts / name).write_text(chart(titled(workload), rows), encoding="utf-8")
         picture = f"![{titled(workload)}]({charts.name}/{name})"
-        parts += [f"#### {titled(workload)}", picture, _folded("the figures", _table_told(rows))]
+        parts += [
+            f"#### {titled(workload)}",
+            picture,
+            _folded(f"the figures, {rounds_told(rows)}", _table_told(rows)),
+        ]
     parts.append(_settings_told(found))
     whole = f"{before}{BEGIN}\n" + "\n\n".join(parts) + f"\n\n{END}{after}"
     page.write_text(whole, encoding="utf-8")
@@ -90,7 +97,7 @@ def _goals_told(groups: Sequence[Group]) -> str:
     for one in judged(groups):
         times = shown(one.times)
         lines.append(f"| {one.goal} | {one.nearest} | {times} | {one.verdict.value} |")
-    return "\n".join([*lines, "", "### Every workload"])
+    return "\n".join([*lines, "", "### Every workload", "", BUDGET])
 
 
 # --- One workload --------------------------------------------------------------------------------
@@ -147,6 +154,5 @@ def _settings_told(found: Found) -> str:
         for s in SYSTEMS
         if s.name in measured
     ]
-    absent = {row.system.name: row.absent for row in found.rows if row.absent}
-    told = [f"- {name} was absent: {reason}" for name, reason in absent.items()]
+    told = [f"- {each}" for each in absences(found.rows)]
     return "\n".join([*lines, *([""] if told else []), *told])

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
@@ -17,16 +18,22 @@ from benchmarks.peers.figures import Found
 from benchmarks.peers.running import Row
 from benchmarks.peers.systems import OURS
 from benchmarks.peers.witness import Seen
-from benchmarks.peers.workloads import GOALS, Goal, Workload
+from benchmarks.peers.workloads import GOALS, TURN_S, Goal, Workload
 
 MICRO = 1e6
 HEADINGS = (
     "messages/s",
     "half of the rounds",
+    "calls in a round",
     "p50 µs",
     "p99 µs",
     "x the limit",
     "x the best peer",
+)
+
+BUDGET = (
+    f"After {TURN_S} s of a round a system begins no other call, so that a slow one makes fewer; "
+    "its rate is that of the calls it made."
 )
 
 Group = tuple[Workload, list[Row]]
@@ -134,13 +141,18 @@ def show(found: Found, console: Console) -> None:
     """Prints a table for each workload, which goals are reached, and what strace has seen."""
     groups = grouped(found.rows)
     for workload, rows in groups:
-        table = Table(title=titled(workload), title_justify="left", title_style="bold")
-        table.add_column()
+        title = f"{titled(workload)} ({rounds_told(rows)})"
+        table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE)
+        table.add_column(no_wrap=True)
         for heading in HEADINGS:
             table.add_column(heading, justify="right")
         for row in rows:
             table.add_row(*cells(row, rows), style="bold cyan" if is_ours(row) else "")
         console.print(table)
+    for told in absences(found.rows):
+        console.print(told, style="yellow", soft_wrap=True)
+    if not all(workload.is_in_spark for workload, _ in groups):
+        console.print(BUDGET, soft_wrap=True)
     for one in judged(groups):
         colour = "green" if one.is_good else "red"
         told = f"{one.goal}: {shown(one.times)} {one.nearest}: [{colour}]{one.verdict.value}[/]"
@@ -155,6 +167,24 @@ def titled(workload: Workload) -> str:
     return f"{workload.title}{size}"
 
 
+def rounds_told(rows: Sequence[Row]) -> str:
+    """How many rounds there were: fewer than were planned where the machine was slow."""
+    count = max((len(row.rounds) for row in rows), default=0)
+    return "1 round" if count == 1 else f"{count} rounds"
+
+
+def absences(rows: Iterable[Row]) -> list[str]:
+    """Who is missing, from which work, and why."""
+    works: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        if row.absent:
+            works.setdefault((row.system.name, row.absent), []).append(row.workload.short)
+    return [
+        f"{name} was absent from {'; '.join(shorts)}: {reason}"
+        for (name, reason), shorts in works.items()
+    ]
+
+
 def named(row: Row) -> str:
     """Its name, with a warning where it does less than the others."""
     return row.system.name if row.is_synced else f"{row.system.name} (not synced)"
@@ -163,12 +193,13 @@ def named(row: Row) -> str:
 def cells(row: Row, rows: Sequence[Row]) -> list[str]:
     """What a table says of a row."""
     if row.absent:
-        return [row.system.name, "absent", row.absent[:60], "", "", "", ""]
+        return [row.system.name, "absent", *[""] * (len(HEADINGS) - 1)]
     speed = row.messages_per_s
     return [
         named(row),
         f"{speed.median:,.0f}",
         f"{speed.low:,.0f} to {speed.high:,.0f}",
+        f"{row.middle(lambda taken: taken.calls).median:,.0f}",
         f"{row.middle(lambda taken: taken.p50_s).median * MICRO:,.0f}",
         f"{row.middle(lambda taken: taken.p99_s).median * MICRO:,.0f}",
         _against(row, limit_of(rows)),

@@ -1,33 +1,26 @@
 """Runs the workloads: rounds of all systems in turn, each with client processes of its own.
 
 The rounds alternate, so that a slow minute slows everybody, and ratios are taken within a round.
-The first round of each is thrown away. A system that cannot be had, or that fails, is reported with
-the reason, and the others go on. It knows neither how a system works nor how the report looks.
+The first round of each is thrown away. A turn of a system has a budget of time: a slow one makes
+fewer calls, and its rate is that of those. A system that cannot be had, or that fails, is reported
+with the reason, and the others go on. It knows neither how a system works nor how the report looks.
 """
 
 from __future__ import annotations
 
 import collections
 import itertools
-import json
-import subprocess
-import sys
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
 from benchmarks.measure import Round, Spread, percentile, spread
-from benchmarks.peers.operations import Operation
 from benchmarks.peers.servers import Absent, Servers
 from benchmarks.peers.systems import LIMIT, System
-from benchmarks.peers.workloads import SMALL, Workload
-
-ROOT = Path(__file__).resolve().parents[2]
-FILL = 1000
-END_S = 30.0
+from benchmarks.peers.team import Broken, Team
+from benchmarks.peers.workloads import TURN_S, Workload
 
 
 @dataclass
@@ -101,154 +94,59 @@ def run(
     rounds: int,
     addresses: Addresses,
     step: Callable[[str], None],
+    limit_s: float | None = None,
 ) -> list[Row]:
-    """One row for each system that can do the work; `step` is called with each name in turn."""
+    """One row for each system that can do the work; `step` is called with each name in turn.
+
+    Once the limit has passed, no other round begins; but one that counts is taken.
+    """
     rows = [Row(workload, system) for system in workload.participants()]
     with ExitStack() as started:
-        teams: dict[str, _Team] = {}
-        for row in rows:
-            try:
-                teams[row.system.name] = started.enter_context(
-                    closing(_Team(workload, row.system, addresses.of(row.system)))
-                )
-            except (Absent, Broken, ImportError) as reason:
-                row.absent = str(reason)
-        for row in rows:
-            try:
-                if not row.absent:
-                    teams[row.system.name].await_ready()
-            except Broken as reason:
-                row.absent = str(reason)
+        teams = _started(rows, addresses, started)
+        # Before any of them is waited for.
+        for team in teams.values():
+            started.callback(team.dismiss)
+        _each(rows, lambda row: teams[row.system.name].await_ready())
+        began = time.monotonic()
         for number in range(rounds + 1):
-            for row in rows:
-                step(row.system.name)
-                if row.absent:
-                    continue
-                try:
-                    taken = teams[row.system.name].take_round()
-                except Broken as reason:
-                    row.absent = str(reason)
-                    continue
-                if number:
-                    row.rounds.append(taken)
+            if number > 1 and limit_s is not None and time.monotonic() > began + limit_s:
+                break
+
+            def take(row: Row, is_warm: bool = number > 0) -> None:
+                taken = round_of(teams[row.system.name].take_turn(TURN_S))
+                row.rounds += [taken] if is_warm else []
+
+            _each(rows, take, step)
     return rows
 
 
-@contextmanager
-def filled_client(system: System, address: str, count: int) -> Iterator[None]:
-    """The system's queue has so many small messages, and those that were there are gone."""
-    client = system.connect(address)
-    try:
-        client.create()
-        if Operation.GET in system.can:
-            client.put_many([b"x" * SMALL] * count)
-        yield
-    finally:
-        client.close()
-
-
-class Broken(Exception):
-    """A client has failed; the text is its last word."""
-
-
-@contextmanager
-def told_as_broken() -> Iterator[None]:
-    """Whatever a system or its client raises is `Broken`."""
-    try:
-        yield
-    except Exception as failed:
-        raise Broken(f"{type(failed).__name__}: {failed}") from failed
-
-
-class _Team:
-    """The client processes of one system, and the connection that fills its queue."""
-
-    def __init__(self, workload: Workload, system: System, address: str) -> None:
-        self._workload = workload
-        self._payload = b"x" * workload.payload_bytes
-        self._filler: Any = None
-        self._left = 0
-        self._worker: subprocess.Popen[str] | None = None
+def _started(rows: Iterable[Row], addresses: Addresses, started: ExitStack) -> dict[str, Team]:
+    teams = {}
+    for row in rows:
         try:
-            with told_as_broken():
-                self._filler = system.connect(address, 0, workload.clients)
-                self._filler.create()
-                self._fill(system.queued)
-        except Broken:
-            self.close()
-            raise
-        command = [sys.executable, "-m", "benchmarks.peers.worker", system.name, address]
-        command += [workload.operation.value, str(workload.payload_bytes), str(workload.clients)]
-        self._worker = subprocess.Popen(
-            command,
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def await_ready(self) -> None:
-        """All clients are connected. Those of other teams start meanwhile."""
-        self._heard()
-
-    def close(self) -> None:
-        """All processes have ended."""
-        if self._worker is not None:
-            _end(self._worker)
-        if self._filler is not None:
-            self._filler.close()
-
-    def take_round(self) -> Round:
-        """The clients do their calls, all at once."""
-        workload = self._workload
-        needed = workload.calls * workload.clients * workload.messages_per_call
-        if workload.takes:
-            with told_as_broken():
-                self._fill(needed - self._left)
-        assert self._worker is not None
-        assert self._worker.stdin is not None
-        self._worker.stdin.write(f"{workload.calls}\n")
-        self._worker.stdin.flush()
-        moments = json.loads(self._heard())
-        if workload.takes and workload.clients == 1:
-            # What a slow client has left. With several, each may have left another's share.
-            self._left = needed - (len(moments[0]) - 1) * workload.messages_per_call
-        durations = sorted(b - a for own in moments for a, b in itertools.pairwise(own))
-        took_s = max(own[-1] for own in moments) - min(own[0] for own in moments)
-        return Round(percentile(durations, 50), percentile(durations, 99), len(durations) / took_s)
-
-    def _fill(self, count: int) -> None:
-        for begin in range(0, count, FILL):
-            self._filler.put_many([self._payload] * min(FILL, count - begin))
-
-    def _heard(self) -> str:
-        assert self._worker is not None
-        assert self._worker.stdout is not None
-        line = self._worker.stdout.readline()
-        if not line:
-            assert self._worker.stderr is not None
-            words = self._worker.stderr.read().strip().splitlines()
-            raise Broken(_last_word(words))
-        return line
+            team = Team(row.workload, row.system, addresses.of(row.system))
+            teams[row.system.name] = started.enter_context(closing(team))
+        except Absent as reason:
+            row.absent = str(reason)
+    return teams
 
 
-def _last_word(lines: list[str]) -> str:
-    """What a client has failed of: its own exception, and not that nobody heard of it any more."""
-    said = [line for line in lines if line[:1].strip() and ": " in line and "EOF" not in line]
-    return said[-1] if said else "its client ended without a word"
+def _each(
+    rows: Iterable[Row], act: Callable[[Row], None], step: Callable[[str], None] = lambda _: None
+) -> None:
+    """All that are there do it; who fails is there no more."""
+    for row in rows:
+        step(row.system.name)
+        if not row.absent:
+            try:
+                act(row)
+            except Broken as reason:
+                row.absent = str(reason)
 
 
-def _end(worker: subprocess.Popen[str]) -> None:
-    assert worker.stdin is not None
-    # One that has failed does not read any more.
-    with suppress(BrokenPipeError):
-        worker.stdin.close()
-    try:
-        worker.wait(END_S)
-    except subprocess.TimeoutExpired:
-        worker.kill()
-        worker.wait(END_S)
-    for pipe in (worker.stdout, worker.stderr):
-        assert pipe is not None
-        pipe.close()
+def round_of(moments: Sequence[Sequence[float]]) -> Round:
+    """What the moments between the calls of each client amount to."""
+    durations = sorted(b - a for own in moments for a, b in itertools.pairwise(own))
+    took_s = max(own[-1] for own in moments) - min(own[0] for own in moments)
+    rate = len(durations) / took_s
+    return Round(percentile(durations, 50), percentile(durations, 99), rate, len(durations))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import os
+import select
 import shutil
 import signal
 import socket
@@ -107,8 +108,7 @@ class Servers:
             start_new_session=True,
         )
         self._started.callback(_end, process)
-        assert process.stdout is not None
-        return process.stdout.readline().decode().strip().rpartition(" ")[2]
+        return _first_line(process).rpartition(" ")[2]
 
     def _postgres(self, folder: Path) -> str:
         return self._by_script(_SETUP / "postgres.sh", folder)
@@ -126,15 +126,11 @@ class Servers:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                text=True,
+                start_new_session=True,
             )
         # It stops and removes everything when its input ends.
-        self._started.callback(keeper.communicate)
-        assert keeper.stdout is not None
-        dsn = keeper.stdout.readline().strip()
-        if not dsn:
-            raise Absent(f"{script.name} could not start it")
-        return dsn
+        self._started.callback(_end, keeper)
+        return _first_line(keeper)
 
     def _redis(self, folder: Path) -> str:
         port = _free_port()
@@ -200,7 +196,8 @@ class Servers:
         identity = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         prepare = ["kafka.tools.StorageTool", "format", "-t", identity, "-c", str(settings)]
         with (folder / "format.log").open("wb") as log:
-            done = subprocess.run([*java, *prepare], stdout=log, stderr=log, check=False)
+            command = [*java, *prepare]
+            done = subprocess.run(command, stdout=log, stderr=log, timeout=START_S, check=False)
         if done.returncode:
             raise Absent("Kafka could not prepare its folder")
         return self._listening([*java, "kafka.Kafka", settings], folder, port)
@@ -291,6 +288,16 @@ def _free_port() -> int:
         probe.bind((HOST, 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+def _first_line(server: subprocess.Popen[bytes]) -> str:
+    """What it says once it is there: where."""
+    assert server.stdout is not None
+    is_there, _, _ = select.select([server.stdout], [], [], START_S)
+    line = server.stdout.readline().decode().strip() if is_there else ""
+    if not line:
+        raise Absent("it did not start")
+    return line
 
 
 def _await(port: int, folder: Path) -> str:

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 from benchmarks import measure, spark_sink, spark_source
 from benchmarks.measure import Effort, Round, Setting
 from benchmarks.peers.operations import Operation
-from benchmarks.peers.running import Addresses, Broken, Row, told_as_broken
+from benchmarks.peers.running import Addresses, Row
 from benchmarks.peers.systems import COPIED, FILES, OURS, SPARK_LIMIT, STREAMED
+from benchmarks.peers.team import Broken
 from benchmarks.peers.workloads import Workload
 
 # What the systems are called among the subjects of the two benchmarks.
@@ -33,17 +35,31 @@ READERS = {
 }
 
 
-def run(workload: Workload, rounds: int, _: Addresses, step: Callable[[str], None]) -> list[Row]:
+def run(
+    workload: Workload,
+    rounds: int,
+    _: Addresses,
+    step: Callable[[str], None],
+    limit_s: float | None = None,
+) -> list[Row]:
     """See `running.run`. The jobs share a session: if one fails, all are absent."""
+    assert limit_s is None, "rounds of jobs are counted, and not cut"
     try:
         with (
             tempfile.TemporaryDirectory(prefix="oncemq-spark-", dir="/var/tmp") as folder,
-            told_as_broken(),
+            _told_as_broken(),
         ):
             return _run(workload, rounds, step, Setting(Path(folder)))
     except Broken as reason:
-        told = str(reason).partition("\n")[0]
-        return [Row(workload, system, absent=told) for system in workload.participants()]
+        return [Row(workload, system, absent=str(reason)) for system in workload.participants()]
+
+
+@contextmanager
+def _told_as_broken() -> Iterator[None]:
+    try:
+        yield
+    except Exception as failed:
+        raise Broken(f"{type(failed).__name__}: {failed}".partition("\n")[0]) from failed
 
 
 def _run(
@@ -66,4 +82,5 @@ def _run(
 
 
 def _in_rows(taken: Round, rows: int) -> Round:
-    return Round(taken.p50_s, taken.p99_s, taken.calls_per_s * rows)
+    # One job is one call.
+    return Round(taken.p50_s, taken.p99_s, taken.calls_per_s * rows, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from benchmarks.peers.witness import WATCHED, watched
 from benchmarks.peers.workloads import WORKLOADS, Workload
 
 QUICK_ROUNDS, THOROUGH_ROUNDS, SPARK_ROUNDS = 5, 15, 3
+# A quick run takes fewer rounds where the machine is slow. Servers start and stop beyond that.
+QUICK_S = 360.0
 
 
 @dataclass(frozen=True)
@@ -59,11 +62,25 @@ class Plan:
         busy = [system for one in ours for system in one.participants()]
         return busy + [s for s in SYSTEMS if self.is_watched and s.can & set(WATCHED)]
 
+    def turns_of(self, workload: Workload) -> int:
+        """How many turns of a system that is."""
+        return len(workload.participants()) * (self.rounds_of(workload) + 1)
+
+    def limit_s(self, workload: Workload, passed_s: float) -> float | None:
+        """How long its rounds may take after so much of the run: its share of what is left.
+
+        None where rounds are what is asked for, and not a quick answer.
+        """
+        if self.is_thorough or self.rounds or workload.is_in_spark:
+            return None
+        workloads = self.workloads()
+        due = sum(map(self.turns_of, workloads[workloads.index(workload) :]))
+        return (QUICK_S - passed_s) * self.turns_of(workload) / due
+
     def steps(self) -> int:
         """How often the bar moves."""
-        turns = [len(w.participants()) * (self.rounds_of(w) + 1) for w in self.workloads()]
         seen = [len(s.can & set(WATCHED)) for s in SYSTEMS if self.is_watched]
-        return sum(turns) + sum(seen)
+        return sum(map(self.turns_of, self.workloads())) + sum(seen)
 
 
 def study(plan: Plan) -> Found:
@@ -101,21 +118,36 @@ def _with_a_bar(plan: Plan, folder: Path, addresses: Addresses) -> Found:
                 task, description=f"{title}: {system}", advance=1, refresh=True
             )
 
+        began = time.monotonic()
         addresses.start(plan.systems())
-        found = Found()
+        found, done = Found(), 0
         for workload in plan.workloads():
+            text = f"{workload.title}: connecting"
+            progress.update(task, description=text, completed=done, refresh=True)
             measure = _run_in_spark if workload.is_in_spark else run
-            rounds = plan.rounds_of(workload)
-            found.rows += measure(workload, rounds, addresses, steps(workload.title))
+            found.rows += measure(
+                workload,
+                plan.rounds_of(workload),
+                addresses,
+                steps(workload.title),
+                plan.limit_s(workload, time.monotonic() - began),
+            )
+            # Also those turns for which there was no time.
+            done += plan.turns_of(workload)
+        progress.update(task, completed=done)
         if plan.is_watched:
             found.seen = watched(folder, addresses, steps("syncs"))
     return found
 
 
 def _run_in_spark(
-    workload: Workload, rounds: int, addresses: Addresses, step: Callable[[str], None]
+    workload: Workload,
+    rounds: int,
+    addresses: Addresses,
+    step: Callable[[str], None],
+    limit_s: float | None,
 ) -> list[Row]:
     # Spark need not be installed for the others.
     from benchmarks.peers import spark_rows
 
-    return spark_rows.run(workload, rounds, addresses, step)
+    return spark_rows.run(workload, rounds, addresses, step, limit_s)

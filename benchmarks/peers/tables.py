@@ -36,8 +36,12 @@ class PostgreSQL:
 
     def __init__(self, address: str) -> None:
         self._connection = psycopg.connect(address, autocommit=True)
+        # Tables of its own, since others use the same server at the same time.
+        self._schema = type(self).__name__.lower()
+        self._connection.execute(f"SET search_path TO {self._schema}")
 
     def create(self) -> None:
+        self._connection.execute(f"CREATE SCHEMA IF NOT EXISTS {self._schema}")
         for table in (WORK, NEXT):
             self._connection.execute(f"DROP TABLE IF EXISTS {table}")
             self._connection.execute(

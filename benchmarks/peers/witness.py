@@ -9,25 +9,26 @@ found out. It measures no speed: being watched is slow.
 from __future__ import annotations
 
 import itertools
-import json
 import re
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
 from benchmarks.peers.operations import Operation
-from benchmarks.peers.running import ROOT, Addresses, filled_client
+from benchmarks.peers.running import Addresses
 from benchmarks.peers.servers import Absent
 from benchmarks.peers.systems import SYSTEMS, System
-from benchmarks.peers.workloads import SMALL
+from benchmarks.peers.team import Broken, Team
+from benchmarks.peers.workloads import Workload
 
 CALLS = 10
+BUDGET_S = 5.0
 ATTACH_S_MAX = 20.0
 SETTLE_S = 0.3
 END_S = 30.0
@@ -59,37 +60,24 @@ def watched(folder: Path, addresses: Addresses, step: Callable[[str], None]) -> 
     for system in SYSTEMS:
         for operation in (one for one in WATCHED if one in system.can):
             step(system.name)
-            try:
-                address = addresses.of(system)
-            except Absent:
-                continue
-            found.append(_watch(system, operation, address, folder))
+            # Who fails here is told as not watched.
+            with suppress(Absent, Broken):
+                found.append(_watch(system, operation, addresses.of(system), folder))
     return found
 
 
 def _watch(system: System, operation: Operation, address: str, folder: Path) -> Seen:
-    with filled_client(system, address, 2 * CALLS):
-        command = [sys.executable, "-m", "benchmarks.peers.worker", system.name, address]
-        client = subprocess.Popen(
-            [*command, operation.value, str(SMALL), "1"],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+    with closing(Team(Workload("W1", operation, CALLS), system, address)) as team:
+        team.await_ready()
+        # The first calls open connections, of which servers make processes.
+        team.take_turn(BUDGET_S)
+        trace = folder / "trace"
+        strace = _attach(_processes_of(system, folder), trace)
         try:
-            _ask(client, None)
-            # The first calls open connections, of which servers make processes.
-            _ask(client, CALLS)
-            trace = folder / "trace"
-            strace = _attach(_processes_of(system, folder), trace)
-            try:
-                [moments] = json.loads(_ask(client, CALLS))
-            finally:
-                strace.terminate()
-                strace.wait(END_S)
+            [moments] = team.take_turn(BUDGET_S)
         finally:
-            client.communicate(timeout=END_S)
+            strace.terminate()
+            strace.wait(END_S)
     # One clock for both: the client's has another beginning than strace's.
     ahead = time.time() - time.perf_counter()
     begins = [moment + ahead for moment in moments]
@@ -117,15 +105,6 @@ def sync_ends(trace: Iterable[str]) -> list[float]:
             took = 0.0 if "resumed>" in line else float(found["took"])
             ends.append(float(found["at"]) + took)
     return ends
-
-
-def _ask(client: subprocess.Popen[str], calls: int | None) -> str:
-    assert client.stdin is not None
-    assert client.stdout is not None
-    if calls is not None:
-        client.stdin.write(f"{calls}\n")
-        client.stdin.flush()
-    return client.stdout.readline()
 
 
 def _processes_of(system: System, folder: Path) -> list[int]:

@@ -1,12 +1,12 @@
 """Clients of one system: `python -m benchmarks.peers.worker SYSTEM ADDRESS OPERATION BYTES COUNT`.
 
-It says `ready`, and then has all clients work once for each line of its input, which is a number of
-calls. What it answers are, for each client, the moments at which its calls began and the last one
-ended, by the machine's clock. A slow system makes fewer calls than it was told to, so that a round
-of all systems remains short.
+It empties the system's queues and says `ready`. Then each line of its input is a turn: how many
+messages are put into the queue first, how many calls each client makes, and after how many seconds
+it begins no other call. What it answers are, for each client, the moments at which its calls began
+and the last one ended, by the machine's clock.
 
 Each client is a process. They are forked before anything is connected, because to import the same
-modules again would take longer than most rounds.
+modules again would take longer than most turns.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
-from benchmarks.peers.operations import Operation
+from benchmarks.peers.operations import Missing, Operation
 from benchmarks.peers.systems import BY_NAME, System
 from benchmarks.peers.workloads import BATCH
 
-ROUND_S_MAX = 0.6
-END_S = 20.0
+FILL = 1000
+END_S = 5.0
 
 
 def call_of(client: Any, operation: Operation, payload: bytes) -> Callable[[], None]:
@@ -46,29 +46,43 @@ def call_of(client: Any, operation: Operation, payload: bytes) -> Callable[[], N
 
 def main(system: str, address: str, operation: str, payload_bytes: str, count: str) -> None:
     """Works until the input ends."""
-    used = BY_NAME[system]
+    used, payload = BY_NAME[system], b"x" * int(payload_bytes)
     used.load()
     fork = multiprocessing.get_context("fork")
     pipes, processes = [], []
     for number in range(int(count)):
         mine, its = fork.Pipe()
-        arguments = (its, used, address, number, int(count), operation, int(payload_bytes))
-        processes.append(fork.Process(target=_be_client, args=arguments))
+        arguments = (its, used, address, number, int(count), Operation(operation), payload)
+        # If one fails, so does this program, which ends the others.
+        processes.append(fork.Process(target=_be_client, args=arguments, daemon=True))
         processes[-1].start()
         # The end of a client is the end of its pipe, which nobody else may hold open.
         its.close()
         pipes.append(mine)
-    for pipe in pipes:
-        pipe.recv()
+    filler = used.connect(address, 0, int(count))
+    filler.create()
+    _fill(filler, payload, used.queued)
+    _answers(pipes, "connect")
     _say("ready")
     for line in sys.stdin:
-        for pipe in pipes:
-            pipe.send(int(line))
-        _say(json.dumps([pipe.recv() for pipe in pipes]))
+        messages, calls, budget_s = line.split()
+        _fill(filler, payload, int(messages))
+        _say(json.dumps(_answers(pipes, (int(calls), float(budget_s)))))
     for pipe in pipes:
-        pipe.send(0)
+        pipe.send(None)
     for process in processes:
         process.join(END_S)
+
+
+def _answers(pipes: list[Any], told: Any) -> list[Any]:
+    for pipe in pipes:
+        pipe.send(told)
+    return [pipe.recv() for pipe in pipes]
+
+
+def _fill(filler: Any, payload: bytes, messages: int) -> None:
+    for begin in range(0, messages, FILL):
+        filler.put_many([payload] * min(FILL, messages - begin))
 
 
 def _be_client(
@@ -77,26 +91,38 @@ def _be_client(
     address: str,
     number: int,
     count: int,
-    operation: str,
-    payload_bytes: int,
+    operation: Operation,
+    payload: bytes,
 ) -> None:
+    # Once the queues are there.
+    pipe.recv()
     client = system.connect(address, number, count)
-    call = call_of(client, Operation(operation), b"x" * payload_bytes)
+    call = call_of(client, operation, payload)
     pipe.send("ready")
-    while calls := pipe.recv():
-        pipe.send(_moments(call, calls))
+    while (told := pipe.recv()) is not None:
+        calls, budget_s = told
+        pipe.send(moments(call, calls, budget_s, time.perf_counter))
         gc.collect()
     client.close()
 
 
-def _moments(call: Callable[[], None], calls: int) -> list[float]:
-    moments = [time.perf_counter()]
+def moments(
+    call: Callable[[], None], calls: int, budget_s: float, clock: Callable[[], float]
+) -> list[float]:
+    """Between the calls, of which there are fewer if the budget has been used up before."""
+    found = [clock()]
     for _ in range(calls):
-        call()
-        moments.append(time.perf_counter())
-        if moments[-1] - moments[0] > ROUND_S_MAX:
+        try:
+            call()
+        except Missing:
+            # What is left may be held for other clients, who had more of their share than this one.
+            if clock() - found[0] > budget_s:
+                break
+            raise
+        found.append(clock())
+        if found[-1] - found[0] > budget_s:
             break
-    return moments
+    return found
 
 
 def _say(text: str) -> None:

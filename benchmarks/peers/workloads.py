@@ -28,6 +28,8 @@ from benchmarks.peers.systems import (
     System,
 )
 
+# So long the clients of one system begin calls in one turn; slow ones make fewer than they could.
+TURN_S = 0.5
 BATCH = 1000
 MANY_CLIENTS = 8
 SMALL = 100
@@ -36,7 +38,7 @@ LARGE = 1_000_000
 
 @dataclass(frozen=True)
 class Workload:
-    """One row of work. `calls` are those of one client in one round."""
+    """One row of work. `calls` are those of one client in one turn, if it has time for them."""
 
     name: str
     operation: Operation

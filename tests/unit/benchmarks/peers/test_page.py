@@ -56,7 +56,7 @@ def test_the_page_keeps_the_words_around_what_is_made_anew(tmp_path: Path) -> No
     assert text.count("| **OnceMQ** | 100 |") == 1
     assert "| W1 one message, one client: put | 100 | PostgreSQL, 50 | **2.00**" in text
     assert "| put all (1.0) |" in text
-    assert "MariaDB was absent: gone" in text
+    assert "- MariaDB was absent from W1 put: gone" in text
     assert "![W1 one message, one client: put](charts/peers-w1-put-100.svg)" in text
     names = sorted(each.name for each in charts.iterdir())
     assert names == ["peers-overview.svg", "peers-w1-put-100.svg"]

@@ -5,12 +5,14 @@ from __future__ import annotations
 from benchmarks.measure import Round, Verdict
 from benchmarks.peers.operations import Operation
 from benchmarks.peers.report import (
+    HEADINGS,
     best_peer,
     cells,
     grouped,
     judged,
     limit_of,
     ours_of,
+    rounds_told,
     witnessed,
 )
 from benchmarks.peers.running import Row
@@ -22,7 +24,7 @@ PUT = WORKLOADS[0]
 
 
 def row(name: str, *rates: float, workload: Workload = PUT, absent: str = "") -> Row:
-    rounds = [Round(1 / rate, 2 / rate, rate) for rate in rates]
+    rounds = [Round(1 / rate, 2 / rate, rate, 7) for rate in rates]
     return Row(workload, BY_NAME[name], rounds, absent)
 
 
@@ -102,3 +104,10 @@ def test_a_system_that_did_not_sync_is_told_with_how_often() -> None:
         Seen("Kafka", Operation.GET, 10, 3, 0.3),
     ]
     assert witnessed(seen) == {"Kafka": "put all (2.0), get 3 of 10 (0.3)"}
+
+
+def test_a_row_says_of_how_many_calls_and_a_table_of_how_many_rounds_it_is() -> None:
+    rows = [row("MariaDB", absent="too slow"), row(OURS, 50, 60)]
+    assert [each[3] for each in (cells(one, rows) for one in rows)] == ["", "7"]
+    assert [rounds_told(rows), rounds_told([row(OURS, 1)])] == ["2 rounds", "1 round"]
+    assert {len(cells(one, rows)) for one in rows} == {len(HEADINGS) + 1}

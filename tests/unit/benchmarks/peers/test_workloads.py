@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.peers.figures import key
 from benchmarks.peers.operations import Operation
-from benchmarks.peers.study import Plan
+from benchmarks.peers.study import QUICK_S, Plan
 from benchmarks.peers.systems import BY_NAME, IN_SPARK, OURS, SYSTEMS, System
 from benchmarks.peers.workloads import GOALS, MANY_CLIENTS, TITLES, WORKLOADS, Goal, Workload
 
@@ -70,3 +70,17 @@ def test_who_only_watches_measures_nothing_but_needs_the_servers() -> None:
     assert {"OnceMQ", "PostgreSQL", "Kafka, transactions"} <= {s.name for s in plan.systems()}
     assert plan.steps() > 0
     assert Plan(is_measured=False).systems() == []
+
+
+def test_a_quick_run_shares_its_time_among_the_workloads_that_are_left() -> None:
+    plan = Plan()
+    first, *_, last = plan.workloads()
+    share = plan.limit_s(first, 0.0)
+    assert share is not None
+    assert 0 < share < QUICK_S / 5
+    assert plan.limit_s(last, QUICK_S - 30) == 30.0
+
+
+def test_who_asks_for_rounds_has_them_however_long_they_take() -> None:
+    for plan in (Plan(rounds=2), Plan(is_thorough=True)):
+        assert plan.limit_s(plan.workloads()[0], 0.0) is None
