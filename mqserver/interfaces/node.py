@@ -40,7 +40,7 @@ from mqserver.interfaces.translation import (
     translating,
 )
 from mqserver.permissions import Right
-from mqserver.queues import key_number
+from mqserver.queues import key_number, key_text
 from mqserver.storage.contract import (
     EVERYTHING,
     Message,
@@ -105,12 +105,26 @@ class NodeServant:
         new = self._new(messages, call)
         if branch.otid.formatID == NULL_FORMAT_ID:
             return self._put_alone(call, queue, new)
+        return key_texts(self._put_within(call, branch, request, queue, new))
 
+    @_op
+    @prompt
+    def putBulk(self, branch: mqBranch, request: int, queue: str, messages: mqBatch) -> str:
+        """See `Mq_Node.putBulk`."""
+        call = self._parts.entered()
+        self._parts.check(call, queue, Right.WRITE, "putBulk")
+        self._check_count(len(messages.payloads))
+        keys = self._put_within(call, branch, request, queue, self._new(messages, call))
+        return key_text(keys.start) if keys else ""
+
+    def _put_within(
+        self, call: Call, branch: mqBranch, request: int, queue: str, new: Sequence[NewMessage]
+    ) -> range:
         def put(found: Branch) -> Done:
             return Done(self._store(found, queue, new))
 
-        keys = self._request(call, branch, request, "put", put)
-        return key_texts(keys)
+        keys: range = self._request(call, branch, request, "put", put)
+        return keys
 
     def _put_alone(self, call: Call, queue: str, new: Sequence[NewMessage]) -> mqKeyList:
         def put(branch: bytes) -> Done:
