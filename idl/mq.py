@@ -460,6 +460,9 @@ class Mq_Admin(Mq_Service, Protocol):
     def dropConsumer(self, consumer: Name) -> None: ...
 
 
+_PUTTING = (QueueDisabled, QueueNotFound, QueueFull, DigestMismatch, BranchEnded, RequestOutOfOrder)
+
+
 @interface()
 class Mq_Node(Protocol):
     """Bulk work and push-down, so that a transaction costs few calls."""
@@ -471,18 +474,15 @@ class Mq_Node(Protocol):
     def countMessages(self, queue: mqQueueName) -> UnsignedLongLong: ...
 
     # Known by branch and request number, or by the request id of the call: so it may be repeated.
-    @operation(
-        QueueDisabled,
-        QueueNotFound,
-        QueueFull,
-        DigestMismatch,
-        BranchEnded,
-        RequestOutOfOrder,
-        idempotent=True,
-    )
+    @operation(*_PUTTING, idempotent=True)
     def putMany(
         self, branch: mqBranch, request: UnsignedLong, queue: mqQueueName, messages: mqBatch
     ) -> mqKeyList: ...
+
+    @operation(*_PUTTING, idempotent=True)
+    def putBulk(
+        self, branch: mqBranch, request: UnsignedLong, queue: mqQueueName, messages: mqBatch
+    ) -> mqKey: ...
 
     @operation(QueueDisabled, QueueNotFound, BranchEnded, RequestOutOfOrder, idempotent=True)
     def getMany(

@@ -234,6 +234,10 @@ class WatchedStorage:
         if changes.is_over:
             self._look(queue)
 
+    def taken(self, branch: bytes, queue: str, keys: Sequence[int]) -> list[Message]:
+        """See `Storage.taken`."""
+        return self._storage.taken(branch, queue, keys)
+
     def raise_mark(self, branch: bytes, application: str, version: int) -> None:
         """See `Storage.raise_mark`."""
         self._storage.raise_mark(branch, application, version)

@@ -74,6 +74,7 @@ OPERATION_RIGHTS: Mapping[str, Mapping[str, Rule]] = {
         "getNode": Need.ANYONE,
         "countMessages": Right.BROWSE,
         "putMany": Right.WRITE,
+        "putBulk": Right.WRITE,
         "getMany": Right.READ,
         "moveMany": Need.WORK,
         "getKeys": Right.READ,

@@ -338,24 +338,36 @@ class Queues:
                 return found
 
         def look() -> list[Message]:
-            return self.take_now(branch, queue, selection, count, self.limits.bytes_soft_max)
+            return self.take_now(branch, queue, selection, count)
 
         if wait_s <= 0:
             return look()
         return self.waiting.wait(queue, selection, look, lambda: self.check_usable(queue), wait_s)
 
     def take_now(
-        self, branch: bytes, queue: str, selection: Selection, count: int, bytes_max: int
+        self, branch: bytes, queue: str, selection: Selection, count: int
     ) -> list[Message]:
-        """The branch has taken what there is, up to so many messages and about so many bytes.
-
-        More bytes than fit into an answer are for who sends them in pieces: see `fitting`.
-        """
+        """The branch has taken what there is, up to so many messages, and as make an answer."""
 
         def more(found: list[Message], most: int) -> list[Message]:
             return self._taken(branch, queue, selection, most)
 
-        return self._collected(self._find(queue), more, count, bytes_max)
+        return self._collected(self._find(queue), more, count)
+
+    def lock_now(self, branch: bytes, queue: str, selection: Selection, count: int) -> list[int]:
+        """The branch has taken what there is, up to so many messages: their keys, see `taken`."""
+        keys: list[int] = []
+        while step := self.take_now(branch, queue, selection, count - len(keys)):
+            keys += [message.key for message in step]
+        return keys
+
+    def taken(self, branch: bytes, queue: str, keys: Sequence[int]) -> list[Message]:
+        """The first of these messages, which the branch has taken: as many as make an answer."""
+
+        def more(found: list[Message], most: int) -> list[Message]:
+            return self._storage.taken(branch, queue, keys[len(found) : len(found) + most])
+
+        return self._collected(self._find(queue), more, len(keys))
 
     def _taken(self, branch: bytes, queue: str, selection: Selection, most: int) -> list[Message]:
         taken = self._storage.take(branch, queue, selection, most)
@@ -415,7 +427,7 @@ class Queues:
             behind = found[-1].key if found else after
             return self._storage.browse(queue, selection, behind, most)
 
-        return self._collected(self._find(queue), more, count, self.limits.bytes_soft_max)
+        return self._collected(self._find(queue), more, count)
 
     def fetch(self, consumer: str, queue: str, number: int, start: int, stop: int) -> list[Message]:
         """Messages of a reservation from position `start`, to before `stop` or a bit less."""
@@ -425,46 +437,32 @@ class Queues:
             return self._storage.fetch(consumer, number, first, first + most)
 
         count = max(0, stop - start)
-        return self._collected(self._find(queue), more, count, self.limits.bytes_soft_max)
+        return self._collected(self._find(queue), more, count)
 
     def _collected(
         self,
         known: _Known | None,
         more: Callable[[list[Message], int], list[Message]],
         count: int,
-        bytes_max: int,
     ) -> list[Message]:
         """What `more` brings, in steps that are small enough for the largest messages there."""
         found: list[Message] = []
         if known is None:
             return found
-        is_answer = bytes_max <= self.limits.bytes_hard_max
         size = values = 0
-        while len(found) < count and size < bytes_max:
-            room = max(self.limits.bytes_hard_max, bytes_max) - size
+        while len(found) < count and size < self.limits.bytes_soft_max:
+            room = self.limits.bytes_hard_max - size
             most = min(count - len(found), max(1, room // max(1, known.largest)))
-            if is_answer:
-                most = min(most, max(1, (VALUES_HARD_MAX - values) // max(1, known.widest)))
+            most = min(most, max(1, (VALUES_HARD_MAX - values) // max(1, known.widest)))
             step = more(found, most)
             found += step
             if len(step) < most or len(found) >= count:
                 break
             size += sum([weight(message.payload, message.attributes) for message in step])
             values += sum([values_of(message.attributes) for message in step])
-            if is_answer and values >= VALUES_SOFT_MAX:
+            if values >= VALUES_SOFT_MAX:
                 break
         return found
-
-    def fitting(self, messages: Sequence[Message]) -> int:
-        """How many of the first of these make an answer; at least one, where there is one."""
-        size = values = 0
-        for position, message in enumerate(messages):
-            size += weight(message.payload, message.attributes)
-            values += values_of(message.attributes)
-            is_full = size > self.limits.bytes_soft_max or values > VALUES_HARD_MAX
-            if is_full and position:
-                return position
-        return len(messages)
 
     def wait_for(self, queue: str, look: Callable[[], int], wait_s: float) -> int:
         """What `look` finds, which is asked again with each arrival, for so long."""
@@ -479,7 +477,7 @@ class Queues:
         while left > 0:
             branch = branch_of(purged)
             most = min(left, PURGED_AT_ONCE)
-            taken = self.take_now(branch, queue, EVERYTHING, most, self.limits.bytes_soft_max)
+            taken = self.take_now(branch, queue, EVERYTHING, most)
             if not taken:
                 self._storage.rollback(branch)
                 break

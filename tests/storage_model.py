@@ -197,6 +197,17 @@ class StorageModel:
         self._change(seen, lambda row: replace(row, taken_by=branch))
         return [row.message for row in seen]
 
+    def taken(self, branch: bytes, queue: str, keys: Sequence[int]) -> list[Message]:
+        """See `Storage.taken`."""
+        self._check_queue(queue)
+        is_active = self.outcome(branch) is Outcome.ACTIVE
+        rows = self.state.rows if is_active else []
+        held = [row for row in rows if row.queue == queue and row.taken_by == branch]
+        found = {row.message.key: row.message for row in held}
+        if not set(keys) <= set(found):
+            raise errors.MessageNotFound
+        return [found[key] for key in keys]
+
     def raise_mark(self, branch: bytes, application: str, version: int) -> None:
         """See `Storage.raise_mark`."""
         self._begin(branch)

@@ -136,7 +136,7 @@ class _OpenBranch:
         self._number += 1
         self.messages += len(batch.payloads)
         self._bytes += size
-        method: Callable[..., object] = self._node.calls.putMany
+        method: Callable[..., object] = self._node.calls.putBulk
         arguments = (self._branch, self._number, queue, batch)
         waiting = started(method, *arguments)
         if waiting is None:

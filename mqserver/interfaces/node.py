@@ -28,7 +28,7 @@ from idl.mq import (
 )
 from idl.otids import FORMAT_ID, GTRID_BYTES, check_branch, split_otid
 from idl.turns import prompt, step_aside
-from mqserver.errors import BranchEnded, LimitExceeded, ReservationNotFound
+from mqserver.errors import BranchEnded, LimitExceeded, MessageNotFound, ReservationNotFound
 from mqserver.interfaces.parts import Parts
 from mqserver.interfaces.reservations import Reservations
 from mqserver.interfaces.translation import (
@@ -40,7 +40,7 @@ from mqserver.interfaces.translation import (
     translating,
 )
 from mqserver.permissions import Right
-from mqserver.queues import key_number
+from mqserver.queues import key_number, key_text
 from mqserver.storage.contract import (
     EVERYTHING,
     Message,
@@ -50,7 +50,7 @@ from mqserver.storage.contract import (
     Selection,
 )
 from mqserver.transactions.joining import PREFIX
-from mqserver.transactions.requests import Branch, Done, outcome_of
+from mqserver.transactions.requests import Branch, Done, FrozenList, ended, outcome_of
 from mqserver.transactions.resource import branch_id
 
 NULL_FORMAT_ID = -1
@@ -77,8 +77,6 @@ class NodeServant:
         self._message_bytes_max = parts.queues.limits.message_bytes_max
         # Names of branches that were found to be names.
         self._names: dict[str, bytes] = {}
-        # A list that the branch holds is read in pieces, so that it may be longer than an answer.
-        self._list_bytes_max = parts.work.limits.branch_bytes_max
 
     @_op
     @prompt
@@ -107,12 +105,26 @@ class NodeServant:
         new = self._new(messages, call)
         if branch.otid.formatID == NULL_FORMAT_ID:
             return self._put_alone(call, queue, new)
+        return key_texts(self._put_within(call, branch, request, queue, new))
 
+    @_op
+    @prompt
+    def putBulk(self, branch: mqBranch, request: int, queue: str, messages: mqBatch) -> str:
+        """See `Mq_Node.putBulk`."""
+        call = self._parts.entered()
+        self._parts.check(call, queue, Right.WRITE, "putBulk")
+        self._check_count(len(messages.payloads))
+        keys = self._put_within(call, branch, request, queue, self._new(messages, call))
+        return key_text(keys.start) if keys else ""
+
+    def _put_within(
+        self, call: Call, branch: mqBranch, request: int, queue: str, new: Sequence[NewMessage]
+    ) -> range:
         def put(found: Branch) -> Done:
             return Done(self._store(found, queue, new))
 
-        keys = self._request(call, branch, request, "put", put)
-        return key_texts(keys)
+        keys: range = self._request(call, branch, request, "put", put)
+        return keys
 
     def _put_alone(self, call: Call, queue: str, new: Sequence[NewMessage]) -> mqKeyList:
         def put(branch: bytes) -> Done:
@@ -347,22 +359,24 @@ class NodeServant:
                 if len(found.lists) >= LISTS_PER_BRANCH_MAX:
                     raise LimitExceeded(f"{LISTS_PER_BRANCH_MAX} lists in one branch")
                 most = min(count, self._work.limits.branch_messages_max)
-                wanted = selection_of(selection)
-                taken = self._queues.take_now(found.id, queue, wanted, most, self._list_bytes_max)
-                found.taken += len(taken)
-                found.lists[name] = taken
-            return len(found.lists[name])
+                keys = self._queues.lock_now(found.id, queue, selection_of(selection), most)
+                found.taken += len(keys)
+                found.lists[name] = FrozenList(queue, keys)
+            return len(found.lists[name].keys)
 
     @_op
     def fetchLocked(self, branch: mqBranch, name: str, start: int, stop: int) -> mqTaken:
         """See `Mq_Node.fetchLocked`."""
         call = self._parts.entered()
         found = self._work.find(self._branch_id(branch), call.principal.name)
-        messages = found.lists.get(name)
-        if messages is None:
+        locked = found.lists.get(name)
+        if locked is None:
             raise ReservationNotFound(name, 0)
-        wanted = messages[start:stop]
-        return taken_of(wanted[: self._queues.fitting(wanted)])
+        try:
+            return taken_of(self._queues.taken(found.id, locked.queue, locked.keys[start:stop]))
+        except MessageNotFound as gone:
+            # The branch holds all of them as long as it is at work: it has just ended.
+            raise ended(found.id, self._parts.storage.outcome(found.id)) from gone
 
     # --- Reservations
 

@@ -294,6 +294,12 @@ class Storage(Protocol):
         any more, that the branch has taken already or asks for twice. It waits for none of these.
         """
 
+    def taken(self, branch: bytes, queue: str, keys: Sequence[int]) -> list[Message]:
+        """Messages that the branch has taken, again; as they were asked for.
+
+        Raises `MessageNotFound` for one that it has not taken, and for all when it is not active.
+        """
+
     def raise_mark(self, branch: bytes, application: str, version: int) -> None:
         """When the branch commits, the application's mark is at least this version."""
 

@@ -201,6 +201,17 @@ class MemoryStorage:
         taken = self._branches.get(branch, _Branch()).taken
         return [key for key in keys if key not in taken]
 
+    def taken(self, branch: bytes, queue: str, keys: Sequence[int]) -> list[Message]:
+        """See `Storage.taken`."""
+        with self._monitor:
+            messages = self._queue(queue).messages
+            is_active = self.outcome(branch) is Outcome.ACTIVE
+            taken = self._branches[branch].taken if is_active else {}
+            for key in keys:
+                if taken.get(key) != queue:
+                    raise MessageNotFound(queue, key)
+            return [messages[key] for key in keys]
+
     def raise_mark(self, branch: bytes, application: str, version: int) -> None:
         """See `Storage.raise_mark`."""
         with self._monitor:

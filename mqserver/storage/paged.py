@@ -199,6 +199,23 @@ class PagedStorage(PagedQueues):
             actor.take(queue, entries)
             return messages
 
+    def taken(self, branch: bytes, queue: str, keys: Sequence[int]) -> list[Message]:
+        """See `Storage.taken`."""
+        with self._lock:
+            table = self._shown.queue(queue)
+            actor = self._index.branches.get(branch)
+            is_active = actor is not None and actor.outcome is Outcome.ACTIVE
+            own: dict[int, Entry] = {}
+            if actor is not None and actor.has_cancelled:
+                own = {entry.key: entry for entry in actor.stored.get(queue, ())}
+            entries = []
+            for key in keys:
+                entry = own.get(key) or table.find(key)
+                if not is_active or entry is None or entry.holder != branch:
+                    raise MessageNotFound(queue, key)
+                entries.append(entry)
+            return self._payloads.messages(entries)
+
     def _seen(self, actor: Branch, queue: str, key: int, keys: Sequence[int]) -> Entry:
         entry = self._index.queue(queue).find(key)
         if entry is None:

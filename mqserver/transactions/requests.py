@@ -23,7 +23,7 @@ from mqserver.errors import (
     QueueError,
     StorageError,
 )
-from mqserver.storage.contract import Message, Outcome, Storage
+from mqserver.storage.contract import Outcome, Storage
 
 audit = logging.getLogger("oncemq.audit")
 
@@ -70,6 +70,13 @@ class Done(NamedTuple):
     is_changed: bool = True
 
 
+class FrozenList(NamedTuple):
+    """Messages of a queue that a branch has taken; only their keys, however large they are."""
+
+    queue: str
+    keys: list[int]
+
+
 class Branch:
     """A branch as its owner sees it. Requests hold `lock`, ends hold `end_lock`."""
 
@@ -112,7 +119,7 @@ class Branch:
         self.outcome = Outcome.ACTIVE
         self.vote: Vote | None = None
         # Frozen lists of messages that the branch has taken, by name.
-        self.lists: dict[str, list[Message]] = {}
+        self.lists: dict[str, FrozenList] = {}
 
 
 def ended(branch: bytes, outcome: Outcome) -> BranchEnded:

@@ -11,7 +11,7 @@ import secrets
 import time
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -407,6 +407,16 @@ def test_branches_are_prepared_and_decided_at_the_coordinator(place: Place, queu
     place.node.rollbackBranch(unnamed)
     assert place.seen(queue) == (b"1", b"2")
     assert place.node.getOutcome(otid_of(gtrid)) is Status.COMMITTED
+
+
+def test_what_is_put_in_bulk_counts_as_what_is_put(place: Place, queue: str) -> None:
+    branch = place.branch()
+    first = place.node.putBulk(branch, 1, queue, batch(b"1", b"2"))
+    with pytest.raises(mq.DigestMismatch):
+        place.node.putBulk(branch, 2, queue, replace(batch(b"3"), digests=(0,)))
+    place.node.pushDown(branch, 2, (), mqCompletion.COMMIT_ONE_PHASE)
+    assert place.seen(queue) == (b"1", b"2")
+    assert place.node.browse(queue, ANY, "", 1).keys == (first,)
 
 
 def test_a_request_out_of_order_is_refused(place: Place, queue: str) -> None:

@@ -4,7 +4,7 @@ import zlib
 
 import pytest
 
-from mqserver.errors import QueueNotFound
+from mqserver.errors import MessageNotFound, QueueNotFound
 from mqserver.storage.contract import (
     EVERYTHING,
     Message,
@@ -12,6 +12,7 @@ from mqserver.storage.contract import (
     QueueSettings,
     Selection,
     Storage,
+    Vote,
 )
 from tests.conformance.storages import BILLS, ORDERS, URGENT, letter, put, seen, take, texts
 
@@ -228,6 +229,40 @@ def test_nobody_reads_what_is_taken(storage: Storage) -> None:
     assert seen(storage, ORDERS) == ["2"]
 
 
+def test_a_branch_reads_again_what_it_has_taken(storage: Storage) -> None:
+    first, second = put(storage, ORDERS, "first", "second")
+    [own] = storage.store(b"t", ORDERS, [letter("own")])
+    storage.take_keys(b"t", ORDERS, [own], 0)
+    assert take(storage, b"t", ORDERS) == ["first", "second"]
+    for _ in range(2):
+        assert texts(storage.taken(b"t", ORDERS, [second, own, first])) == [
+            "second",
+            "own",
+            "first",
+        ]
+    assert storage.taken(b"t", ORDERS, []) == []
+
+
+def test_nobody_reads_again_what_it_has_not_taken(storage: Storage) -> None:
+    taken, free = put(storage, ORDERS, "taken", "free")
+    [own] = storage.store(b"t", ORDERS, [letter("own")])
+    storage.take_keys(b"t", ORDERS, [taken], 0)
+    for branch, queue, key in (
+        (b"t", ORDERS, free),
+        (b"t", ORDERS, own),
+        (b"t", BILLS, taken),
+        (b"other", ORDERS, taken),
+    ):
+        with pytest.raises(MessageNotFound):
+            storage.taken(branch, queue, [key])
+    assert storage.prepare(b"t", b"") is Vote.COMMIT
+    with pytest.raises(MessageNotFound):
+        storage.taken(b"t", ORDERS, [taken])
+    storage.rollback(b"t")
+    with pytest.raises(MessageNotFound):
+        storage.taken(b"t", ORDERS, [taken])
+
+
 def test_a_key_that_is_not_there_reads_as_nothing(storage: Storage) -> None:
     [key] = put(storage, ORDERS, "only")
     assert storage.read(ORDERS, key + 1) is None
@@ -244,3 +279,5 @@ def test_messages_of_a_queue_that_is_missing_are_not_found(storage: Storage) -> 
         storage.take(b"a", "missing", EVERYTHING, 1)
     with pytest.raises(QueueNotFound):
         storage.take_keys(b"a", "missing", [1], 0)
+    with pytest.raises(QueueNotFound):
+        storage.taken(b"a", "missing", [1])

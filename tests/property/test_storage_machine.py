@@ -142,6 +142,14 @@ class StorageMachine(RuleBasedStateMachine):
             key = seen[which % len(seen)].message.key
             self._do("take_keys", self.actors[actor], queue, [key], 0)
 
+    @rule(actor=actors, queue=queues, which=st.lists(anybody, max_size=3))
+    def read_what_was_taken(self, actor: int, queue: str, which: list[int]) -> None:
+        keys = [self.keys[-1 - number % len(self.keys)] for number in which]
+        self._do("taken", self.actors[actor], queue, keys)
+        rows = self.model.state.rows
+        held = [row for row in rows if (row.queue, row.taken_by) == (queue, self.actors[actor])]
+        self._do("taken", self.actors[actor], queue, [row.message.key for row in held])
+
     @rule(actor=actors, application=st.sampled_from(APPLICATIONS), version=st.integers(1, 9))
     def raise_mark(self, actor: int, application: str, version: int) -> None:
         self._do("raise_mark", self.actors[actor], application, version)

@@ -8,13 +8,14 @@ from typing import Any
 
 from sqlalchemy import Executable, bindparam, select
 
-from mqserver.errors import QueueNotFound
-from mqserver.storage.contract import Message, NewMessage, Selection
+from mqserver.errors import MessageNotFound, QueueNotFound
+from mqserver.storage.contract import Message, NewMessage, Outcome, Selection
 from mqserver.storage.sql import queues
 from mqserver.storage.sql.branches import Branches
 from mqserver.storage.sql.database import Database
 from mqserver.storage.sql.rows import COLUMNS, in_order, to_message
-from mqserver.storage.sql.schema import IS_FREE, branch_mark, mark, message
+from mqserver.storage.sql.schema import DEQUEUED, IS_FREE, branch_mark, mark, message
+from mqserver.storage.sql.schema import branch as branch_table
 from mqserver.storage.sql.selection import (
     QUEUE_ID,
     SHAPES_MAX,
@@ -40,6 +41,7 @@ class Messages:
         self._vendor = database.vendor
         self._branches = branches
         self._dequeuing = lru_cache(SHAPES_MAX)(self._build_dequeuing)
+        self._taken = self._build_taken()
         self._raising = self._build_raising()
         self._browsing = lru_cache(SHAPES_MAX)(self._build_browsing)
 
@@ -72,6 +74,27 @@ class Messages:
 
     def _build_dequeuing(self, shape: Shape, with_own: bool) -> Executable:
         return self._vendor.dequeuing(picked(self._vendor, shape, with_own))
+
+    def taken(self, branch: bytes, queue: str, keys: Sequence[int]) -> list[Message]:
+        """See `Storage.taken`."""
+        values = {"in_queue": queue, "keys": self._vendor.numbers(keys), "of_branch": branch}
+        rows = self._look(self._taken, values)
+        found = {row[0]: to_message(row) for row in rows}
+        for key in keys:
+            if key not in found:
+                raise MessageNotFound(queue, key)
+        return [found[key] for key in keys]
+
+    def _build_taken(self) -> Executable:
+        holder = branch_table.c.number == message.c.vsf
+        is_active = branch_table.c.outcome == Outcome.ACTIVE.value
+        return (
+            with_bodies(*COLUMNS)
+            .join(branch_table, holder)
+            .where(branch_table.c.id == bindparam("of_branch"), is_active)
+            .where(message.c.queue == QUEUE_ID, message.c.lsf == DEQUEUED)
+            .where(self._vendor.one_of(message.c.key, "keys"))
+        )
 
     # --- Marks
 

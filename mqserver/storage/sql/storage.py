@@ -83,6 +83,10 @@ class SqlStorage:
         """See `Storage.take_keys`."""
         return self._by_key.take_keys(branch, queue, keys, timeout_s)
 
+    def taken(self, branch: bytes, queue: str, keys: Sequence[int]) -> list[Message]:
+        """See `Storage.taken`."""
+        return self._messages.taken(branch, queue, keys)
+
     def raise_mark(self, branch: bytes, application: str, version: int) -> None:
         """See `Storage.raise_mark`."""
         self._messages.raise_mark(branch, application, version)

@@ -274,7 +274,18 @@ def test_what_is_taken_at_once_can_be_read_however_many_attributes_there_are() -
     wire.unpack(wire.pack(_plain(taken)))
     browsed = queues.browse("q", EVERYTHING, 0, 2 * few)
     wire.unpack(wire.pack(_plain(browsed)))
-    assert 0 < queues.fitting(taken * 3) <= few
+    assert len(queues.lock_now(C, "q", EVERYTHING, few)) == 2 * few - len(taken)
+
+
+def test_a_list_that_was_locked_is_read_in_answers_of_about_so_many_bytes() -> None:
+    queues = made(QueueLimits(bytes_soft_max=1000, bytes_hard_max=3000))
+    queues.store(B, "q", messages(*[b"x" * 436] * 10))
+    commit(queues, B)
+    keys = queues.lock_now(C, "q", EVERYTHING, 9)
+    assert len(keys) == 9
+    assert [message.key for message in queues.taken(C, "q", keys)] == keys[:6]
+    assert [message.key for message in queues.taken(C, "q", keys[6:])] == keys[6:]
+    assert queues.taken(C, "q", []) == []
 
 
 def test_what_is_taken_at_once_can_be_read_however_many_small_messages_there_are() -> None:

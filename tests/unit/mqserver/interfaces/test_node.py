@@ -63,6 +63,20 @@ def test_what_is_put_comes_back_in_order_with_keys_that_grow(world: World) -> No
     assert world.get("q") == ()
 
 
+def test_of_what_is_put_in_bulk_the_first_key_is_told_and_the_others_follow(world: World) -> None:
+    branch = world.branch()
+    first = world.node.putBulk(branch, 1, "q", batch(b"one", b"two", b"three"))
+    assert world.node.putBulk(branch, 1, "q", batch(b"one", b"two", b"three")) == first
+    assert world.node.putBulk(branch, 2, "q", batch()) == ""
+    assert world.seen("q") == ()
+    world.node.pushDown(branch, 3, (), COMMIT)
+    seen = world.node.browse("q", ANY, "", 9)
+    assert seen.messages.payloads == (b"one", b"two", b"three")
+    assert [int(key) for key in seen.keys] == [int(first) + each for each in range(3)]
+    with pytest.raises(system.BAD_PARAM):
+        world.node.putBulk(ALONE, 0, "q", batch(b"alone"))
+
+
 def test_everything_that_is_said_of_a_message_is_kept(world: World) -> None:
     pairs = (mqAttribute("a", "1"), mqAttribute("a", "2"))
     whole = mqBatch(
@@ -342,6 +356,7 @@ def test_after_the_end_everything_is_refused_with_the_outcome(
         world.node.rollbackBranch(branch)
     late: list[Callable[[], object]] = [
         lambda: world.node.putMany(branch, 3, "q", batch(b"2")),
+        lambda: world.node.putBulk(branch, 3, "q", batch(b"2")),
         lambda: world.node.getMany(branch, 3, "q", ANY, 1, 0),
         lambda: world.node.getKeys(branch, 3, "q", ()),
         lambda: world.node.pushDown(branch, 3, (work("q", b"2"),), COMMIT),
@@ -362,6 +377,7 @@ def test_anothers_branch_is_untouchable_in_the_same_words_everywhere(world: Worl
     world.node.putMany(branch, 1, "q", batch(b"1"))
     strange: list[Callable[[], object]] = [
         lambda: world.node.putMany(branch, 2, "q", batch(b"2")),
+        lambda: world.node.putBulk(branch, 2, "q", batch(b"2")),
         lambda: world.node.getMany(branch, 2, "q", ANY, 1, 0),
         lambda: world.node.pushDown(branch, 2, (), COMMIT),
         lambda: world.node.prepareBranch(branch, 1),

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from idl import mq, system
+from idl.cos import Status
 from idl.mq import mqCompletion
 from tests.unit.mqserver.node_world import (
     ANY,
@@ -48,6 +49,18 @@ def test_a_locked_list_is_gone_with_its_branch(world: World) -> None:
     with pytest.raises(mq.BranchEnded):
         world.node.fetchLocked(branch, "read", 0, 1)
     assert world.seen("q") == (b"1",)
+
+
+def test_a_locked_list_is_gone_as_soon_as_its_branch_has_ended(world: World) -> None:
+    world.put("q", b"1")
+    branch = world.branch()
+    world.node.lockMany(branch, "read", "q", ANY, 2)
+    [ending] = world.storage.branches()
+    # The node has yet to hear of it.
+    world.storage.rollback(ending.branch)
+    with pytest.raises(mq.BranchEnded) as refused:
+        world.node.fetchLocked(branch, "read", 0, 1)
+    assert refused.value.outcome is Status.ROLLED_BACK
 
 
 # --- Reservations

@@ -44,6 +44,7 @@ CALLS: dict[str, dict[str, Call]] = {
         "getNode": lambda w: w.node.getNode(),
         "countMessages": lambda w: w.node.countMessages("q"),
         "putMany": lambda w: w.node.putMany(ALONE, 0, "q", batch(b"x")),
+        "putBulk": lambda w: w.node.putBulk(w.branch(), 1, "q", batch(b"x")),
         "getMany": lambda w: w.node.getMany(ALONE, 0, "q", ANY, 1, 0),
         "moveMany": lambda w: w.node.moveMany("q", "q", ANY, 1, 0),
         "getKeys": lambda w: w.node.getKeys(ALONE, 0, "q", (KEY,)),
