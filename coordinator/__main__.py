@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import logging
 import os
 import secrets
@@ -44,6 +45,8 @@ from mqserver.storage.timed_disk import TimedDisk
 
 OK, WRONG_SETTINGS, NO_STORE, DISK_FAILED = 0, 2, 3, 4
 DRAIN_S = 10.0
+# As glibc numbers it, and where it begins of itself.
+M_MMAP_THRESHOLD, LARGE_BYTES = -3, 128 << 10
 LOCAL = "local"
 
 log = logging.getLogger("oncemq.coordinator")
@@ -54,6 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not __debug__:
         reason = "the coordinator checks itself by assertions; run it without -O"
         return _regret(reason, WRONG_SETTINGS)
+    _give_memory_back()
     try:
         said = _parse(arguments)
         settings = read_settings(Program.COORDINATOR, flags_of(said), said.config)
@@ -113,6 +117,17 @@ def _run(
 def _regret(reason: str, code: int) -> int:
     print(f"oncemq: {reason}", file=sys.stderr)
     return code
+
+
+def _give_memory_back() -> None:
+    """What is large is given back when it is not needed any more.
+
+    Of itself, the allocator would keep it for the thread that had it. Now one thread, now another
+    writes all of the ledger into one record, and each would keep several megabytes.
+    """
+    tell = getattr(ctypes.CDLL(None), "mallopt", None)
+    if tell is not None:
+        tell(M_MMAP_THRESHOLD, LARGE_BYTES)
 
 
 def _stop(
