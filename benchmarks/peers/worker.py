@@ -18,7 +18,7 @@ import multiprocessing
 import sys
 import time
 from collections.abc import Callable
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from benchmarks.peers.operations import Missing, Operation
@@ -74,10 +74,15 @@ def main(system: str, address: str, operation: str, payload_bytes: str, count: s
         process.join(END_S)
 
 
-def _answers(pipes: list[Any], told: Any) -> list[Any]:
+def _answers(pipes: list[Connection], told: Any) -> list[Any]:
     for pipe in pipes:
         pipe.send(told)
-    return [pipe.recv() for pipe in pipes]
+    answers: dict[Any, Any] = {}
+    while len(answers) < len(pipes):
+        # Whoever comes first: if one has failed, that is to be heard, though another may hang.
+        has_said = wait([pipe for pipe in pipes if pipe not in answers])
+        answers |= {pipe: pipe.recv() for pipe in pipes if pipe in has_said}
+    return [answers[pipe] for pipe in pipes]
 
 
 def _fill(filler: Any, payload: bytes, messages: int) -> None:

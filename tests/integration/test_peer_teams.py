@@ -58,7 +58,8 @@ def test_clients_of_a_server_that_never_answers_are_ended_and_told_as_too_slow(
 def test_a_client_that_fails_ends_the_others_and_is_told_with_its_last_word(
     clients: Team, silent: socket.socket
 ) -> None:
-    # The connection of whoever empties the queue, and of the first client.
+    # The connection of whoever empties the queue, and of the client that came first: either of
+    # them, while the other one waits for its answer.
     for _ in range(2):
         silent.accept()[0].close()
     with pytest.raises(Broken, match=r"Connection.*Error: "):
