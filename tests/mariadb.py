@@ -7,6 +7,7 @@ ends, however that happens: see `tests/setup/mariadb.sh`.
 
 from __future__ import annotations
 
+import atexit
 import functools
 import os
 import subprocess
@@ -117,6 +118,8 @@ def server() -> Server:
             stderr=words,
             text=True,
         )
+    # It ends what it keeps when its input does, which is closed here; and somebody waits for it.
+    atexit.register(keeper.communicate)
     assert keeper.stdout is not None
     dsn = urlsplit(keeper.stdout.readline().strip())
     told = log.read_text()

@@ -7,6 +7,7 @@ ends, however that happens: see `tests/setup/postgres.sh`.
 
 from __future__ import annotations
 
+import atexit
 import functools
 import itertools
 import os
@@ -94,6 +95,8 @@ def cluster() -> Cluster:
             stderr=words,
             text=True,
         )
+    # It ends what it keeps when its input does, which is closed here; and somebody waits for it.
+    atexit.register(keeper.communicate)
     assert keeper.stdout is not None
     dsn = keeper.stdout.readline().strip()
     told = log.read_text()

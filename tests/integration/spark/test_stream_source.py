@@ -185,6 +185,8 @@ def test_a_query_that_finds_nothing_lets_the_node_wait(
         query.stop()
 
 
+# Each run has a limit of its own, and how many there are is said on the command line.
+@pytest.mark.timeout(0)
 @pytest.mark.thorough
 def test_every_message_comes_once_and_in_order_through_restarts(
     server: World, tmp_path: Path, request: pytest.FixtureRequest
