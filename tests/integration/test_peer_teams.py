@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -21,6 +21,8 @@ CLIENTS = 2
 BUDGET_S = 0.2
 END_S = 10.0
 
+Children = Callable[[], list[psutil.Process]]
+
 
 @pytest.fixture
 def silent() -> Iterator[socket.socket]:
@@ -30,7 +32,18 @@ def silent() -> Iterator[socket.socket]:
 
 
 @pytest.fixture
-def clients(silent: socket.socket, tmp_path: Path) -> Iterator[Team]:
+def children() -> Children:
+    """The processes that were started since; other tests may have left servers that serve on."""
+    before = set(psutil.Process().children(recursive=True))
+
+    def started() -> list[psutil.Process]:
+        return [each for each in psutil.Process().children(recursive=True) if each not in before]
+
+    return started
+
+
+@pytest.fixture
+def clients(children: object, silent: socket.socket, tmp_path: Path) -> Iterator[Team]:
     """Connected to it."""
     host, port = silent.getsockname()
     work = Workload("W3", Operation.PUT, 5, clients=CLIENTS)
@@ -39,12 +52,8 @@ def clients(silent: socket.socket, tmp_path: Path) -> Iterator[Team]:
         yield started
 
 
-def children() -> list[psutil.Process]:
-    return psutil.Process().children(recursive=True)
-
-
 def test_clients_of_a_server_that_never_answers_are_ended_and_told_as_too_slow(
-    clients: Team, monkeypatch: pytest.MonkeyPatch
+    clients: Team, children: Children, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(team, "LATE_S_MAX", 1.0)
     assert len(children()) >= 1 + CLIENTS
@@ -56,7 +65,7 @@ def test_clients_of_a_server_that_never_answers_are_ended_and_told_as_too_slow(
 
 
 def test_a_client_that_fails_ends_the_others_and_is_told_with_its_last_word(
-    clients: Team, silent: socket.socket
+    clients: Team, children: Children, silent: socket.socket
 ) -> None:
     # The connection of whoever empties the queue, and of the client that came first: either of
     # them, while the other one waits for its answer.
