@@ -171,9 +171,12 @@ def _decision_not_forced(patch: Patch) -> None:
 
 def _summary_not_forced(patch: Patch) -> None:
     real = LogManager.force
-    patch.setattr(
-        LogManager, "force", lambda self, lsn: None if _is_summary(self, lsn) else real(self, lsn)
-    )
+
+    def force(self: LogManager, lsn: int, **others: Any) -> None:
+        if not _is_summary(self, lsn):
+            real(self, lsn, **others)
+
+    patch.setattr(LogManager, "force", force)
 
 
 def _is_summary(log: LogManager, lsn: int) -> bool:
