@@ -168,6 +168,7 @@ class CoordinationServant:
             raise system.INVALID_TRANSACTION("it was decided with other participants")
         return _told(tell(outcome))
 
+    @prompt
     def decideMarked(
         self, otid: otid_t, database: str, isMarked: bool, participants: mqParticipantList
     ) -> mqOutcome:
@@ -178,10 +179,13 @@ class CoordinationServant:
         if isinstance(known, Live):
             check_owner(known)
             if isMarked:
+                if not known.is_simple:
+                    step_aside()
                 known = self._desk.carry_out(known, prepared)
         elif known.status is Status.UNKNOWN and known.damage is None:
             raise system.INVALID_TRANSACTION(known.reason)
         if isinstance(known, Live) or known.status is Status.ROLLED_BACK:
+            step_aside()
             # Perhaps only because its owner was silent for long: the mark knows better.
             known = self._desk.by_mark(database, gtrid, caller(), prepared)
         return _told(tell(known))
