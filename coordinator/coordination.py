@@ -152,8 +152,6 @@ class CoordinationServant:
         gtrid = _gtrid(otid)
         known = self._transactions.find(gtrid)
         if isinstance(known, Live):
-            if not known.is_simple:
-                step_aside()
             if known.parent is not None and prepared:
                 # They would ask for the subtransaction's outcome, and that is not theirs.
                 raise system.BAD_PARAM("participants of a subtransaction register themselves")
@@ -179,8 +177,6 @@ class CoordinationServant:
         if isinstance(known, Live):
             check_owner(known)
             if isMarked:
-                if not known.is_simple:
-                    step_aside()
                 known = self._desk.carry_out(known, prepared)
         elif known.status is Status.UNKNOWN and known.damage is None:
             raise system.INVALID_TRANSACTION(known.reason)

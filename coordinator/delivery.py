@@ -94,12 +94,12 @@ def _lines(together: list[Sent]) -> tuple[list[Line], list[Sent]]:
     lines: dict[str, Line] = {}
     alone: list[Sent] = []
     for live, parcel in together:
-        for effect in parcel:
-            server = _server_of(live, effect)
-            if server:
-                lines.setdefault(server, []).append((live, effect.participant))
-            else:
-                alone.append((live, (effect,)))
+        # One that is many branches is a call of its own already, and may take long.
+        server = _server_of(live, parcel[0]) if len(parcel) == 1 else ""
+        if server:
+            lines.setdefault(server, []).append((live, parcel[0].participant))
+        else:
+            alone.append((live, parcel))
     for server in [server for server, line in lines.items() if len(line) == 1]:
         alone += _each(lines.pop(server))
     made: list[Line] = []

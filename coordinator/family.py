@@ -20,6 +20,7 @@ from idl import system
 from idl.call import limited, within
 from idl.cos import Coordinator, PropagationContext, Status, Synchronization
 from idl.mapping import UserException
+from idl.turns import step_aside
 
 log = logging.getLogger("oncemq.coordinator")
 
@@ -62,6 +63,9 @@ class Family:
     def commit(self, live: Live, prepared: Sequence[Enlisted] = ()) -> Outcome:
         """See `Transactions.commit`; everybody who is to be told before has been told."""
         with self._transactions.lock:
+            if live.has_family:
+                # Before anything has changed: others are called, one after the other.
+                step_aside()
             is_first = not live.is_closing and live.state.status is Status.ACTIVE
             is_marked = live.state.status is Status.MARKED_ROLLBACK
             live.is_closing = True

@@ -76,9 +76,9 @@ class Live:
     aware: list[SubtransactionAwareResource] = field(default_factory=list)
 
     @property
-    def is_simple(self) -> bool:
-        """Whether nobody has to be asked, or told, before those who come prepared."""
-        return not (self.members or self.parent or self.children or self.synchronizations)
+    def has_family(self) -> bool:
+        """Whether others than its participants are told of its end, or have to do with it."""
+        return bool(self.parent or self.children or self.synchronizations or self.aware)
 
     def enlist(self, number: int, enlisted: Enlisted) -> None:
         """The participant has this number."""

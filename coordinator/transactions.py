@@ -74,7 +74,7 @@ class Transactions:
         self._failure: BaseException | None = None
         self._is_forcing = False
         self._delivery = Delivery(tasks, settings, self.feed, self.feed_all)
-        self._outbox = Outbox(self._delivery, self._spawn_sending)
+        self._outbox = Outbox(self._delivery, self._spawn_sending, on_failure)
 
     # --- Finding
 

@@ -51,7 +51,7 @@ class Turns:
         # Those who gave way, in the order in which they did.
         self._waiting: deque[greenlet] = deque()
         # Those who go on as soon as the round is over, and nobody is waited for.
-        self._ready: deque[greenlet] = deque()
+        self._ready: deque[tuple[greenlet, tuple[Any, ...]]] = deque()
         # Those without work. To make one costs more than many a call, so each is used again.
         self._idle: list[greenlet] = []
 
@@ -62,8 +62,10 @@ class Turns:
 
     def run(self, work: Callable[..., None], *arguments: Any) -> None:
         """The work has ended, or has given way."""
-        idle = self._idle.pop() if self._idle else greenlet(self._work, self._hub)
-        idle.switch(work, arguments)
+        self._free().switch(work, arguments)
+
+    def _free(self) -> greenlet:
+        return self._idle.pop() if self._idle else greenlet(self._work, self._hub)
 
     def _work(self, work: Callable[..., None], arguments: tuple[Any, ...]) -> None:
         """What each greenlet does: one work after the other."""
@@ -95,12 +97,17 @@ class Turns:
     def run_ready(self) -> None:
         """Those who were ready have gone on."""
         for _ in range(len(self._ready)):
-            self._ready.popleft().switch()
+            ready, told = self._ready.popleft()
+            ready.switch(*told)
 
     def let_others_come(self) -> None:
         """All others of this round have had their turn."""
-        self._ready.append(getcurrent())
+        self._ready.append((getcurrent(), ()))
         self._hub.switch()
+
+    def start(self, work: Callable[..., None], *arguments: Any) -> None:
+        """The work begins when this turn is over, and takes turns like any other."""
+        self._ready.append((self._free(), (work, arguments)))
 
     def park(self, place: list[greenlet]) -> None:
         """Waits there until somebody unparks those who do."""
@@ -109,7 +116,7 @@ class Turns:
 
     def unpark(self, place: list[greenlet]) -> None:
         """Those who wait there go on when this turn is over."""
-        self._ready.extend(place)
+        self._ready.extend([(parked, ()) for parked in place])
 
     def wait(self, descriptor: int, events: int, deadline: float) -> bool:
         """Whether one of these events came by then; the others go on meanwhile."""

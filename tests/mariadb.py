@@ -23,6 +23,8 @@ from urllib.parse import urlsplit
 import psutil
 import pymysql
 
+from tests.processes import has_ended
+
 _SCRIPT = Path(__file__).parent / "setup" / "mariadb.sh"
 USER = "oncemq"
 
@@ -70,14 +72,14 @@ class Server:
             found = psutil.Process(int((self.folder / "pid").read_text()))
         except (OSError, ValueError, psutil.NoSuchProcess):
             return None
-        return None if found.status() == psutil.STATUS_ZOMBIE else found
+        return None if has_ended(found) else found
 
     def kill(self) -> None:
         """The server has died, without a chance to write anything."""
         process = self.process
         assert process is not None, "it does not run"
         process.kill()
-        while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+        while not has_ended(process):
             time.sleep(0.002)
 
     def restart(self) -> None:

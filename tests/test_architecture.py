@@ -197,6 +197,7 @@ BROAD_HANDLERS = {
     "idl.orb.server": "serves connections: a failure ends one of them, not the server",
     "idl.orb.monitor": "serves watchers: a failure ends one answer, not what is watched",
     "coordinator.tasks": "runs work that nobody waits for: its failure stops the program, aloud",
+    "coordinator.outbox": "the same, where that work takes turns with calls",
     "mqserver.events.workers": "runs work that nobody waits for: a fault ends it, not the channels",
     "tests.simulation.test_world": "shows that a crash gets past such a handler",
     "clients.consumer": "whatever a handler raises, its message comes again",

@@ -222,7 +222,7 @@ LAYERS = {
                                         f"{LIVE} {CALLS} idl.otids",
     "coordinator.timeouts":             "coordinator.family coordinator.transactions "
                                         f"{LIVE} {WORDS}",
-    "coordinator.family":               f"coordinator.transactions {LIVE} {CALLS}",
+    "coordinator.family":               f"coordinator.transactions {LIVE} {CALLS} idl.turns",
     "coordinator.databases":            "coordinator.database_recovery coordinator.database "
                                         "coordinator.database_drivers coordinator.registry "
                                         "coordinator.verdicts coordinator.tasks idl.databases "

@@ -20,6 +20,7 @@ import pymysql
 import oncemq
 from tests import mariadb, postgres
 from tests.integration.row_workers import CLIENT, SERVER, SQLITE
+from tests.processes import has_ended
 
 SECONDS = 12.0
 SECONDS_MARIADB = 3.0
@@ -105,8 +106,7 @@ class PostgresSides:
     def _has_postmaster(self) -> bool:
         try:
             lines = (self._server.folder / "data" / "postmaster.pid").read_text().splitlines()
-            process = psutil.Process(int(lines[0]))
-            return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+            return not has_ended(psutil.Process(int(lines[0])))
         except (FileNotFoundError, IndexError, psutil.NoSuchProcess):
             return False
 

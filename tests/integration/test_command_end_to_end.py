@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from clients.commands.terminal import ExitCode
+from tests.processes import has_ended
 
 ROOT = Path(__file__).resolve().parents[2]
 STOP_S = 40.0
@@ -77,7 +78,7 @@ class Up:
         """Whether both servers have ended."""
         deadline = time.monotonic() + STOP_S
         while time.monotonic() < deadline:
-            if not any(each.is_running() and each.status() != "zombie" for each in self.servers):
+            if all(map(has_ended, self.servers)):
                 return True
             time.sleep(0.05)
         return False

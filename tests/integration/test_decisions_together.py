@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,7 @@ import pytest
 from clients.deciding import Deciding
 from coordinator import coordination, interfaces
 from coordinator.decision_log import DecisionLog
+from coordinator.live import Settings
 from coordinator.service import Service
 from coordinator.tasks import ThreadTasks
 from idl import system
@@ -38,6 +40,7 @@ from mqserver.transactions.resource import (
 )
 
 CLIENTS = 6
+ROUNDS = 4
 SYNC_S = 0.03
 PATIENCE_S = 20.0
 BRANCH_NAME = "n1"
@@ -59,6 +62,16 @@ class Settler(SettlerServant):
         return super().commitBranches(branches)
 
 
+class Hanging:
+    """A branch whose node has heard that it is to commit, and does not answer."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def commit(self) -> None:
+        self._world.may_answer.wait(PATIENCE_S)
+
+
 class World:
     """A coordinator and a node, each with a network of its own, and clients of both."""
 
@@ -67,6 +80,9 @@ class World:
         self.failures: list[BaseException] = []
         self.node, self.orb = (NetworkOrb(here, takes_turns=True) for _ in range(2))
         self.client = NetworkOrb()
+        self.may_answer = threading.Event()
+        self.hanging = NetworkOrb(here)
+        self.hanging.publish_family(BRANCH, lambda rest: Hanging(self), Resource)
         self.storage = MemoryStorage(time.monotonic)
         resources = Resources(self.node, self.storage)
         self.settler = Settler(resources)
@@ -100,9 +116,10 @@ class World:
         prepare(self.storage, branch, b"whom to ask")
         return gtrid
 
-    def decide(self, gtrid: bytes) -> mqOutcome:
-        assert self.node.address is not None
-        participant = self.deciding.participant(self.node.address, gtrid, BRANCH_NAME)
+    def decide(self, gtrid: bytes, node: NetworkOrb | None = None) -> mqOutcome:
+        address = (node or self.node).address
+        assert address is not None
+        participant = self.deciding.participant(address, gtrid, BRANCH_NAME)
         return self.deciding.decide(gtrid, (participant,), PATIENCE_S)
 
     def decide_all(self, count: int) -> list[bytes]:
@@ -120,12 +137,14 @@ class World:
         return {self.outcome(gtrid) for gtrid in names} == {Outcome.COMMITTED}
 
     def close(self) -> None:
+        self.may_answer.set()
         self.client.close()
         self.service.timeouts.close()
         self.orb.close()
         self.tasks.close(PATIENCE_S)
         self.service.close()
         self.node.close()
+        self.hanging.close()
 
 
 @pytest.fixture
@@ -185,3 +204,27 @@ def test_one_that_was_ended_by_hand_is_told_of_to_its_owner_alone(world: World) 
         assert first.result().status is Status.COMMITTED
     assert found[2] is HeuristicMixed
     assert found[:2] + found[3:] == [Status.COMMITTED] * (CLIENTS - 1)
+
+
+def test_a_node_that_does_not_answer_holds_up_only_those_who_need_it(world: World) -> None:
+    # Connections to both stand ready, so that all is sent in turns.
+    world.may_answer.set()
+    world.decide(world.prepared(), world.hanging)
+    world.decide_all(CLIENTS)
+    # Who shares a write with whom is the threads' luck, hence more than one round.
+    for _ in range(ROUNDS):
+        world.may_answer.clear()
+        names = [world.prepared() for _ in range(CLIENTS)]
+        with ThreadPoolExecutor(CLIENTS + 2) as clients:
+            # During the write of the first all others come, and share the next.
+            first = clients.submit(world.decide, world.prepared())
+            stuck = clients.submit(world.decide, world.prepared(), world.hanging)
+            begun = time.monotonic()
+            others = list(clients.map(world.decide, names))
+            took_s = time.monotonic() - begun
+            assert not stuck.done()
+            world.may_answer.set()
+            assert stuck.result().status is Status.COMMITTED
+            assert first.result().status is Status.COMMITTED
+        assert {outcome.status for outcome in others} == {Status.COMMITTED}
+        assert took_s < Settings.call_s / 2

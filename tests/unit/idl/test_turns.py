@@ -134,6 +134,33 @@ def test_who_was_parked_goes_on_when_somebody_says_so_and_nobody_else_does() -> 
     assert seen == ["a", "b"]
 
 
+def test_work_that_is_started_begins_when_the_turn_is_over_and_may_wait_itself() -> None:
+    seen: list[str] = []
+    here: list[greenlet] = []
+
+    def started(name: str) -> None:
+        turns = turns_here()
+        assert turns is not None
+        turns.park(here)
+        seen.append(name)
+
+    def call() -> None:
+        turns = turns_here()
+        assert turns is not None
+        turns.start(started, "started")
+        seen.append("call")
+
+    def work(turns: Turns) -> None:
+        turns.run(call)
+        turns.run_ready()
+        assert seen == ["call"]
+        turns.unpark(here)
+        turns.run_ready()
+
+    in_turns(work)
+    assert seen == ["call", "started"]
+
+
 def test_an_ordinary_thread_has_no_turns() -> None:
     assert turns_here() is None
 
