@@ -3,7 +3,9 @@
     noop              Spark's floor: rows are made and nothing is done with them
     thrown away       an Arrow writer in Python that counts: the limit of Spark's Python sinks
     parquet           files, by Spark's own writer
-    PostgreSQL COPY   `foreachPartition` with psycopg: fast, and rows come twice when a task fails
+    PostgreSQL COPY   `foreachPartition` with psycopg: rows come twice when a task fails
+    PostgreSQL JDBC   Spark's own writer, without Python, inserts rewritten into few statements, in
+                      batches as large as Spark makes them and in larger ones; comes twice, too
     OnceMQ            one transaction: rows are forced to disk, and committed in two phases
 
 Rows have 100 bytes and come from memory. The servers are processes of their own on the loopback
@@ -16,8 +18,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import psycopg
 from psycopg import sql
@@ -46,6 +50,11 @@ NOOP = "noop"
 THROWN = "thrown away"
 PARQUET = "parquet"
 COPIED = "PostgreSQL COPY"
+JDBC = "PostgreSQL JDBC, batches of {:,}"
+# Spark's own, and one with which it is faster.
+JDBC_BATCHES = 1000, 10_000
+# Where Debian's libpostgresql-jdbc-java is.
+JDBC_DRIVER = Path("/usr/share/java/postgresql.jar")
 OURS = "OnceMQ"
 
 
@@ -63,6 +72,11 @@ def comparisons(setting: Setting) -> list[Comparison]:
     if has_postgres:
         subjects.append(Writing(world, COPIED, World.copy))
         bars.append(Bar(OURS, COPIED, 1.0))
+    if has_postgres and JDBC_DRIVER.exists():
+        for size in JDBC_BATCHES:
+            name = JDBC.format(size)
+            subjects.append(Writing(world, name, partial(World.write_jdbc, size=size)))
+            bars.append(Bar(OURS, name, 1.0))
     title = f"{ROWS:,} rows of 100 bytes written by Spark"
     return [Comparison(title, tuple(subjects), THROWN, tuple(bars), calls=1)]
 
@@ -96,7 +110,8 @@ class World:
             self._postgres.start()
             self._dsn = self._postgres.database()
         log = self._folder / "spark.log"
-        self._spark: Any = session("benchmark", master="local[2]", log=log)
+        conf = {"spark.driver.extraClassPath": str(JDBC_DRIVER)}
+        self._spark: Any = session("benchmark", master="local[2]", conf=conf, log=log)
         for kind in (OnceMQDataSource, ThrowingAway):
             self._spark.dataSource.register(kind)
         rows = self._spark.range(0, ROWS, 1, PARTITIONS)
@@ -144,10 +159,21 @@ class World:
 
     def copy(self) -> None:
         """Into a table that is empty."""
+        self._frame.foreachPartition(Copying(self._dsn, self._new_table()))
+
+    def write_jdbc(self, size: int) -> None:
+        """Into a table that is empty, so many rows at a time."""
+        at = urlsplit(self._dsn)
+        url = f"jdbc:postgresql://{at.hostname}:{at.port}{at.path}?reWriteBatchedInserts=true"
+        writer = self._frame.write.format("jdbc").option("url", url).option("batchsize", size)
+        writer.option("user", at.username).option("password", at.password or "")
+        writer.option("dbtable", self._new_table()).mode("append").save()
+
+    def _new_table(self) -> str:
         table = f"{QUEUE}_{next(self._numbers)}"
         with psycopg.connect(self._dsn, autocommit=True) as database:
             database.execute(sql.SQL("CREATE TABLE {} (value bytea)").format(sql.Identifier(table)))
-        self._frame.foreachPartition(Copying(self._dsn, table))
+        return table
 
 
 @dataclass
