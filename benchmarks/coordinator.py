@@ -172,11 +172,11 @@ class _Client:
         names = [f"b{number}" for number in range(PARTICIPANTS)]
         # Both are asked before either answer is waited for.
         votes = [self._push(number, gtrid, name) for number, name in enumerate(names)]
-        assert all(vote() is Vote.COMMIT for vote in votes)
         participants = tuple(
             self._deciding.participant(node, gtrid, name)
             for node, name in zip(self._nodes, names, strict=True)
         )
+        assert all(vote() is Vote.COMMIT for vote in votes)
         outcome = self._deciding.decide(gtrid, participants, PATIENCE_S)
         assert outcome.status is Status.COMMITTED, outcome
 

@@ -453,7 +453,12 @@ class Transaction:
             branch.prepare(deciding.recovery_of(self._gtrid, branch.name, mark))
             for branch in working
         ]
-        # Beside the nodes, which are at work on theirs already. The mark decides nothing yet.
+        # Beside the nodes, which are at work on theirs already.
+        offered = [
+            deciding.participant(branch.node.address, self._gtrid, branch.name)
+            for branch in working
+        ]
+        # The mark decides nothing yet.
         trouble = None if databases is None else databases.vote()
         votes: list[Ended | Exception] = [_vote(answer) for answer in asked]
         refused = next((vote for vote in votes if isinstance(vote, Exception)), None)
@@ -462,8 +467,8 @@ class Transaction:
         if trouble is not None:
             self._refused_by_database(*trouble)
         participants = tuple(
-            deciding.participant(branch.node.address, self._gtrid, branch.name)
-            for branch, vote in zip(working, votes, strict=True)
+            participant
+            for participant, vote in zip(offered, votes, strict=True)
             if isinstance(vote, Ended) and not vote.is_read_only
         ) + tuple(self._accepted)
         if databases is not None:

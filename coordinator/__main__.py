@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
 import logging
 import os
 import secrets
@@ -29,7 +28,7 @@ from coordinator.live import Settings as Times
 from coordinator.measures import CoordinatorMeasures
 from coordinator.service import Service
 from coordinator.tasks import ThreadTasks
-from idl import logs, system
+from idl import logs, memory, system
 from idl.access import UnsafeSetting
 from idl.call import Call
 from idl.dispatch import Authorize
@@ -45,8 +44,6 @@ from mqserver.storage.timed_disk import TimedDisk
 
 OK, WRONG_SETTINGS, NO_STORE, DISK_FAILED = 0, 2, 3, 4
 DRAIN_S = 10.0
-# As glibc numbers it, and where it begins of itself.
-M_MMAP_THRESHOLD, LARGE_BYTES = -3, 128 << 10
 LOCAL = "local"
 
 log = logging.getLogger("oncemq.coordinator")
@@ -57,7 +54,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not __debug__:
         reason = "the coordinator checks itself by assertions; run it without -O"
         return _regret(reason, WRONG_SETTINGS)
-    _give_memory_back()
+    memory.look_for_rings_seldom()
+    # Now one thread, now another writes all of the ledger into one record.
+    memory.give_back_what_is_large()
     try:
         said = _parse(arguments)
         settings = read_settings(Program.COORDINATOR, flags_of(said), said.config)
@@ -117,17 +116,6 @@ def _run(
 def _regret(reason: str, code: int) -> int:
     print(f"oncemq: {reason}", file=sys.stderr)
     return code
-
-
-def _give_memory_back() -> None:
-    """What is large is given back when it is not needed any more.
-
-    Of itself, the allocator would keep it for the thread that had it. Now one thread, now another
-    writes all of the ledger into one record, and each would keep several megabytes.
-    """
-    tell = getattr(ctypes.CDLL(None), "mallopt", None)
-    if tell is not None:
-        tell(M_MMAP_THRESHOLD, LARGE_BYTES)
 
 
 def _stop(

@@ -18,8 +18,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
-import gc
 import logging
 import os
 import resource
@@ -33,7 +31,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
-from idl import logs
+from idl import logs, memory
 from idl.access import UnsafeSetting
 from idl.mapping import InvalidValue
 from idl.orb import NetworkOrb
@@ -56,9 +54,6 @@ from mqserver.transactions.orphans import AskingTimes
 OK, WRONG_SETTINGS, DAMAGED, IN_USE, NOT_A_STORE, FAULT, SYSTEM = 0, 2, 3, 4, 5, 70, 71
 IDENTITY_BYTES = 16
 CALL_ROOM_BYTES = 65_536
-GC_THRESHOLDS = (50_000, 20, 100)
-# As glibc numbers what its allocator can be told, and what it is told.
-ALLOCATOR = {"M_TRIM_THRESHOLD": (-1, 64 << 20), "M_MMAP_THRESHOLD": (-3, 32 << 20)}
 # The narrowest that fits says it.
 EXIT_CODES: dict[type[Exception], int] = {
     StorageLocked: IN_USE,
@@ -84,10 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (BadFile, UnsafeSetting, InvalidValue, OSError) as wrong:
         return _regret(str(wrong), WRONG_SETTINGS)
     _protect_secrets()
-    # Messages come and go by the thousand and form no rings: to look through them often takes a
-    # third of the time of those who read in bulk.
-    gc.set_threshold(*GC_THRESHOLDS)
-    _keep_memory()
+    memory.look_for_rings_seldom()
+    memory.keep_what_is_free()
     logs.set_up("warning" if said.quiet else settings["log.level"], _is_json(settings))
     stopping = _Stopping()
     sys.excepthook = _admit
@@ -258,16 +251,6 @@ def _exit_code(failure: Exception) -> int:
 def _protect_secrets() -> None:
     """What this process holds does not get to others by a core dump."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-
-
-def _keep_memory() -> None:
-    """Some free memory is kept: to give it back after each large message, and to ask for it again
-    with the next, takes up to a third of the time of either. Where nobody can be told, so be it.
-    """
-    tell = getattr(ctypes.CDLL(None), "mallopt", None)
-    if tell is not None:
-        for option, value in ALLOCATOR.values():
-            tell(option, value)
 
 
 # --- The parts -----------------------------------------------------------------------------------

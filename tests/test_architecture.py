@@ -138,8 +138,8 @@ DOORS = (
         "code made from data",
         things="pickle marshal shelve cloudpickle dill ctypes "
         "builtins.eval builtins.compile builtins.__import__ importlib.import_module",
-        # The servers tell the allocator of C how much to keep.
-        keepers="clients.pipeline.functions mqserver.__main__ coordinator.__main__",
+        # Servers tell the allocator of C how much to keep.
+        keepers="clients.pipeline.functions idl.memory",
         instead="Bytes from outside become values by a declared type, never by themselves.",
     ),
 )

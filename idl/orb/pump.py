@@ -137,15 +137,16 @@ class Pump(Generic[P]):
             turns.run_ready()
 
     def _watch(self, waiting: greenlet, descriptor: int, events: int, deadline: float) -> None:
-        self._epoll.register(descriptor, events)
+        # Told of once, and not again until the next wait; mostly it is known from the last one.
+        try:
+            self._epoll.modify(descriptor, events | select.EPOLLONESHOT)
+        except FileNotFoundError:
+            self._epoll.register(descriptor, events | select.EPOLLONESHOT)
         self._awaiting[descriptor] = (waiting, deadline)
         self._late_at = min(self._late_at, deadline)
 
     def _go_on(self, descriptor: int, is_ready: bool) -> None:
         waiting, _ = self._awaiting.pop(descriptor)
-        # One that was closed meanwhile is not there any more.
-        with contextlib.suppress(OSError):
-            self._epoll.unregister(descriptor)
         waiting.switch(is_ready)
 
     def _give_up(self, now: float) -> None:

@@ -196,7 +196,7 @@ LAYERS = {
     "coordinator.__main__":             "coordinator.* mqserver.storage.disk "
                                         "mqserver.storage.timed_disk mqserver.errors "
                                         "idl.serving idl.settings idl.toml_files idl.logs "
-                                        f"idl.turns {WIRE}",
+                                        f"idl.turns idl.memory {WIRE}",
     "coordinator.measures":             "coordinator.service idl.measures idl.cos",
     "coordinator.coordination":         "coordinator.interfaces coordinator.service "
                                         "coordinator.timeouts coordinator.database_desk "
@@ -264,7 +264,7 @@ LAYERS = {
     # mqserver: a node. interfaces → distribution → queues → transactions → storage → errors.
     # The module that composes the node chooses a backend; all others see the contract.
     "mqserver.__main__":                "mqserver.* idl.serving idl.settings idl.toml_files "
-                                        f"idl.logs idl.turns {WIRE}",
+                                        f"idl.logs idl.turns idl.memory {WIRE}",
     "mqserver.measures":                "mqserver.node mqserver.storage.contract mqserver.errors "
                                         "idl.measures",
     "mqserver.node":                    "mqserver.interfaces.* mqserver.events.* "
@@ -417,6 +417,7 @@ LAYERS = {
     "idl.wire":                         "",
     "idl.checksums":                    "",
     "idl.turns":                        "",
+    "idl.memory":                       "",
     "idl.toml_files":                   "",
     "idl.marshal":                      f"{WORDS} idl.straight",
     "idl.straight":                     "idl.mapping",
