@@ -13,13 +13,14 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 policy=/usr/sbin/policy-rc.d
 kafka=4.1.1
 
-# Program and package; the programs are where Debian puts them.
+# Program, or what Spark writes to PostgreSQL with, and package; they are where Debian puts them.
 servers=(
     "/usr/bin/redis-server redis-server"
     "/usr/bin/beanstalkd beanstalkd"
     "/usr/lib/rabbitmq/bin/rabbitmq-server rabbitmq-server"
     "/usr/share/activemq/bin/activemq.jar activemq"
     "/usr/sbin/mariadbd mariadb-server-core"
+    "/usr/share/java/postgresql.jar libpostgresql-jdbc-java"
 )
 
 main() {
