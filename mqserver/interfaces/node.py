@@ -99,10 +99,7 @@ class NodeServant:
     @prompt
     def putMany(self, branch: mqBranch, request: int, queue: str, messages: mqBatch) -> mqKeyList:
         """See `Mq_Node.putMany`."""
-        call = self._parts.entered()
-        self._parts.check(call, queue, Right.WRITE, "putMany")
-        self._check_count(len(messages.payloads))
-        new = self._new(messages, call)
+        call, new = self._received("putMany", queue, messages)
         if branch.otid.formatID == NULL_FORMAT_ID:
             return self._put_alone(call, queue, new)
         return key_texts(self._put_within(call, branch, request, queue, new))
@@ -111,11 +108,17 @@ class NodeServant:
     @prompt
     def putBulk(self, branch: mqBranch, request: int, queue: str, messages: mqBatch) -> str:
         """See `Mq_Node.putBulk`."""
-        call = self._parts.entered()
-        self._parts.check(call, queue, Right.WRITE, "putBulk")
-        self._check_count(len(messages.payloads))
-        keys = self._put_within(call, branch, request, queue, self._new(messages, call))
+        call, new = self._received("putBulk", queue, messages)
+        keys = self._put_within(call, branch, request, queue, new)
         return key_text(keys.start) if keys else ""
+
+    def _received(
+        self, operation: str, queue: str, messages: mqBatch
+    ) -> tuple[Call, Sequence[NewMessage]]:
+        call = self._parts.entered()
+        self._parts.check(call, queue, Right.WRITE, operation)
+        self._check_count(len(messages.payloads))
+        return call, self._new(messages, call)
 
     def _put_within(
         self, call: Call, branch: mqBranch, request: int, queue: str, new: Sequence[NewMessage]

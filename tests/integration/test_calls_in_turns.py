@@ -135,25 +135,22 @@ def test_a_call_is_given_up_when_its_time_is_over(world: World) -> None:
 
 
 def test_a_call_whose_connection_is_lost_steps_aside_and_hears_of_it(world: World) -> None:
-    world.connect()
-    failures: list[Exception] = []
-    waiting = asking(world, failures)
-    assert world.behind.asked.acquire(timeout=SOON_S)
-    world.orbs[0].close()
-    waiting.join(SOON_S)
-    assert not waiting.is_alive()
-    (failed,) = failures
-    assert isinstance(failed, system.COMM_FAILURE | system.TRANSIENT)
+    hears_of_the_end_of(world, world.orbs[0])
     # The server itself is as it was.
     world.proxy().after_completion(Status.COMMITTED)
 
 
 def test_a_server_that_closes_does_not_wait_for_ever(world: World) -> None:
+    hears_of_the_end_of(world, world.orbs[1])
+
+
+def hears_of_the_end_of(world: World, orb: NetworkOrb) -> None:
+    """Who waits for an answer while it is closed hears of that."""
     world.connect()
     failures: list[Exception] = []
     waiting = asking(world, failures)
     assert world.behind.asked.acquire(timeout=SOON_S)
-    world.orbs[1].close()
+    orb.close()
     waiting.join(SOON_S)
     assert not waiting.is_alive()
     (failed,) = failures

@@ -199,72 +199,101 @@ def _until(is_so: Callable[[], bool]) -> None:
 # --- Calls that wait for something from elsewhere
 
 
-def test_who_waits_for_something_goes_on_when_it_has_come_and_others_are_heard_before() -> None:
-    order: SimpleQueue[object] = SimpleQueue()
-    elsewhere, far_end = socket.socketpair()
+class Lobby:
+    """A hall in which `wait` means to wait for a word from elsewhere; all else is told at once."""
 
-    def attend(talker: Talker) -> None:
+    def __init__(self, patience_s: float = SOON_S) -> None:
+        self.told: SimpleQueue[object] = SimpleQueue()
+        self.elsewhere, self.far_end = socket.socketpair()
+        self._patience_s = patience_s
+        self.hall = Hall(self._attend)
+
+    def _attend(self, talker: Talker) -> None:
         word = talker.hear()
         if word == b"wait":
             turns = turns_here()
             assert turns is not None
-            order.put("waits")
-            order.put(turns.wait(elsewhere.fileno(), select.POLLIN, time.monotonic() + SOON_S))
+            self.told.put("waits")
+            late = time.monotonic() + self._patience_s
+            self.told.put(turns.wait(self.elsewhere.fileno(), select.POLLIN, late))
         else:
-            order.put(word)
+            self.told.put(word)
 
-    room = Hall(attend)
-    try:
-        room.talkers[0].say(b"wait")
-        assert order.get(timeout=SOON_S) == "waits"
-        room.talkers[1].say(b"another")
-        assert order.get(timeout=SOON_S) == b"another"
-        far_end.send(b"!")
-        assert order.get(timeout=SOON_S) is True
-    finally:
-        room.close()
-        elsewhere.close()
-        far_end.close()
+    def say(self, word: bytes, talker: int = 0) -> None:
+        self.hall.talkers[talker].say(word)
+
+    def next(self) -> object:
+        return self.told.get(timeout=SOON_S)
+
+    def renew(self) -> None:
+        """Elsewhere is another socket, with the number that the one before had."""
+        number = self.elsewhere.fileno()
+        self.elsewhere.close()
+        self.far_end.close()
+        made = [*socket.socketpair(), *socket.socketpair()]
+        self.elsewhere = next(each for each in made if each.fileno() == number)
+        place = made.index(self.elsewhere)
+        self.far_end = made[place ^ 1]
+        for each in made:
+            if each not in (self.elsewhere, self.far_end):
+                each.close()
+
+    def __enter__(self) -> Lobby:
+        return self
+
+    def __exit__(self, *failed: object) -> None:
+        self.hall.close()
+        self.elsewhere.close()
+        self.far_end.close()
+
+
+def test_who_waits_for_something_goes_on_when_it_has_come_and_others_are_heard_before() -> None:
+    with Lobby() as lobby:
+        lobby.say(b"wait")
+        assert lobby.next() == "waits"
+        lobby.say(b"another", talker=1)
+        assert lobby.next() == b"another"
+        lobby.far_end.send(b"!")
+        assert lobby.next() is True
+
+
+def test_what_was_waited_for_can_be_waited_for_again() -> None:
+    with Lobby() as lobby:
+        for _ in range(3):
+            lobby.say(b"wait")
+            assert lobby.next() == "waits"
+            # Nothing is told of what nobody waits for.
+            lobby.far_end.send(b"!")
+            assert lobby.next() is True
+            assert lobby.elsewhere.recv(1) == b"!"
+
+
+def test_a_number_may_be_that_of_another_by_the_next_time() -> None:
+    with Lobby() as lobby:
+        for _ in range(3):
+            lobby.say(b"wait")
+            assert lobby.next() == "waits"
+            lobby.far_end.send(b"!")
+            assert lobby.next() is True
+            lobby.renew()
 
 
 @pytest.mark.parametrize("patience_s", [0.0, 0.05])
 def test_who_waits_too_long_goes_on_without(patience_s: float) -> None:
-    order: SimpleQueue[object] = SimpleQueue()
-    elsewhere, far_end = socket.socketpair()
-
-    def attend(talker: Talker) -> None:
-        talker.hear()
-        turns = turns_here()
-        assert turns is not None
-        order.put(turns.wait(elsewhere.fileno(), select.POLLIN, time.monotonic() + patience_s))
-
-    room = Hall(attend)
-    try:
+    with Lobby(patience_s) as lobby:
         for _ in range(2):
-            # Twice: it is not watched any more by then.
-            room.talkers[0].say(b"!")
-            assert order.get(timeout=SOON_S) is False
-    finally:
-        room.close()
-        elsewhere.close()
-        far_end.close()
+            lobby.say(b"wait")
+            assert lobby.next() == "waits"
+            assert lobby.next() is False
+        # What comes too late is nobody's, and others are heard as before.
+        lobby.far_end.send(b"!")
+        lobby.say(b"another", talker=1)
+        assert lobby.next() == b"another"
 
 
 def test_a_pump_that_closes_lets_nobody_wait() -> None:
-    order: SimpleQueue[object] = SimpleQueue()
-    elsewhere, far_end = socket.socketpair()
-
-    def attend(talker: Talker) -> None:
-        talker.hear()
-        turns = turns_here()
-        assert turns is not None
-        order.put("waits")
-        order.put(turns.wait(elsewhere.fileno(), select.POLLIN, time.monotonic() + SOON_S))
-
-    room = Hall(attend)
-    room.talkers[0].say(b"!")
-    assert order.get(timeout=SOON_S) == "waits"
-    room.close()
-    assert order.get_nowait() is False
-    elsewhere.close()
-    far_end.close()
+    with Lobby() as lobby:
+        lobby.say(b"wait")
+        assert lobby.next() == "waits"
+        lobby.hall.close()
+        assert lobby.next() is False
