@@ -1,8 +1,8 @@
 """Checksums of large payloads, taken by another thread while this one is busy with the disk.
 
 Pure but for that thread. What sums up lets go of the interpreter meanwhile (`idl.checksums`), so
-that a second processor does it beside the first. Whoever wants a sum that nobody has begun takes it itself: the
-helper makes things faster, and nothing depends on it.
+that a second processor does it beside the first. Whoever wants a sum that nobody has begun takes it
+itself: the helper makes things faster, and nothing depends on it.
 """
 
 from __future__ import annotations
