@@ -257,25 +257,19 @@ def test_who_waits_for_something_goes_on_when_it_has_come_and_others_are_heard_b
         assert lobby.next() is True
 
 
-def test_what_was_waited_for_can_be_waited_for_again() -> None:
+@pytest.mark.parametrize("is_another", [False, True])
+def test_what_was_waited_for_is_waited_for_again_or_another_with_its_number(
+    is_another: bool,
+) -> None:
     with Lobby() as lobby:
         for _ in range(3):
             lobby.say(b"wait")
             assert lobby.next() == "waits"
-            # Nothing is told of what nobody waits for.
             lobby.far_end.send(b"!")
             assert lobby.next() is True
             assert lobby.elsewhere.recv(1) == b"!"
-
-
-def test_a_number_may_be_that_of_another_by_the_next_time() -> None:
-    with Lobby() as lobby:
-        for _ in range(3):
-            lobby.say(b"wait")
-            assert lobby.next() == "waits"
-            lobby.far_end.send(b"!")
-            assert lobby.next() is True
-            lobby.renew()
+            if is_another:
+                lobby.renew()
 
 
 @pytest.mark.parametrize("patience_s", [0.0, 0.05])
