@@ -13,8 +13,9 @@ from mqserver.errors import ReservationError, ReservationNotFound, ReservationOu
 from mqserver.storage.contract import ConsumerInfo
 from mqserver.storage.entries import Entry
 from mqserver.storage.format import RecordKind
-from mqserver.storage.index import Consumer, Index, Queue
+from mqserver.storage.index import Consumer, Index
 from mqserver.storage.log_manager import LogManager
+from mqserver.storage.queue_index import Queue
 from mqserver.storage.records import pack_plain
 
 

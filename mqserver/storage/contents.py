@@ -17,9 +17,10 @@ from mqserver.storage.contract import BranchInfo, Outcome, QueueInfo
 from mqserver.storage.entries import IN_LOG, Entry, entries_of
 from mqserver.storage.findings import RESTORE, STUMBLES, Notes, told
 from mqserver.storage.format import PAGE_HEADER, Control, Record, RecordKind
-from mqserver.storage.index import PRIORITY_MAX, Branch, Consumer, Index, Queue
+from mqserver.storage.index import Branch, Consumer, Index
 from mqserver.storage.log_manager import CONTROL_NAME
 from mqserver.storage.payloads import Payloads
+from mqserver.storage.queue_index import PRIORITY_MAX, Queue
 from mqserver.storage.records import (
     BranchRecord,
     RunOnDisk,

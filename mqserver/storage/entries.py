@@ -7,7 +7,7 @@ long as nobody wants one of them no entry is made for any. That is what bulk wor
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ IN_LOG = -1
 # the default for all is None; a column of one stands for all, and one key for those behind it.
 Columns = tuple[Any, ...]
 _DEFAULTS = (0, 0, 0, "", ())
+_TIMES = 5
 _new = tuple.__new__
 
 
@@ -108,6 +109,11 @@ class Parcel:
 
     def __len__(self) -> int:
         return len(self.columns[1])
+
+    def time_us_of(self, key: int) -> int:
+        """When the message with this key was put."""
+        times: Sequence[int] = self.columns[_TIMES] or (0,)
+        return times[0] if len(times) == 1 else times[key - self.keys.start]
 
     def entries(self) -> list[Entry]:
         """Its messages one by one, placed."""

@@ -28,9 +28,10 @@ from mqserver.storage.disk import Disk
 from mqserver.storage.entries import Entry
 from mqserver.storage.file_manager import FileManager
 from mqserver.storage.format import Control, RecordKind
-from mqserver.storage.index import Index, Queue, is_selected
+from mqserver.storage.index import Index, is_selected
 from mqserver.storage.log_manager import CONTROL_NAME, LogManager, refuse_lost_control
 from mqserver.storage.payloads import Payloads
+from mqserver.storage.queue_index import Queue
 from mqserver.storage.records import pack_plain, pack_queue
 from mqserver.storage.recovery import Recovery
 

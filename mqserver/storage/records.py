@@ -24,7 +24,8 @@ from mqserver.storage.entries import (
     place,
 )
 from mqserver.storage.format import Record, pack_body, pack_with_start, unpack_body
-from mqserver.storage.index import Branch, Consumer, Index, Queue
+from mqserver.storage.index import Branch, Consumer, Index
+from mqserver.storage.queue_index import Queue
 
 # --- Messages ------------------------------------------------------------------------------------
 

@@ -30,9 +30,10 @@ from mqserver.storage.contract import OUTCOMES_KEPT, Outcome
 from mqserver.storage.entries import IN_LOG, Entry, Parcel, entries_of, place
 from mqserver.storage.file_manager import FileManager
 from mqserver.storage.format import Record, RecordKind
-from mqserver.storage.index import Branch, Index, Queue
+from mqserver.storage.index import Branch, Index
 from mqserver.storage.log_manager import LogManager
 from mqserver.storage.payloads import Payloads, Run
+from mqserver.storage.queue_index import Queue
 from mqserver.storage.records import (
     CarriedBranch,
     RunOnDisk,

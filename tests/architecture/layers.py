@@ -12,7 +12,7 @@ CALLS = f"{WORDS} idl.marshal idl.wire idl.call idl.access"
 WIRE = f"{CALLS} idl.dispatch idl.proxies idl.local idl.orb"
 LOG = "mqserver.storage.format mqserver.storage.disk mqserver.storage.log_manager"
 FILES = f"{LOG} mqserver.storage.segments mqserver.storage.file_manager mqserver.errors"
-INDEX = "mqserver.storage.index mqserver.storage.entries"
+INDEX = "mqserver.storage.index mqserver.storage.queue_index mqserver.storage.entries"
 SURVEY = (
     f"mqserver.storage.survey mqserver.storage.findings {INDEX} mqserver.storage.contract {FILES}"
 )
@@ -358,8 +358,10 @@ LAYERS = {
     "mqserver.storage.sums":            "idl.checksums",
     "mqserver.storage.records":         f"{INDEX} mqserver.storage.contract "
                                         "mqserver.storage.format mqserver.errors",
-    "mqserver.storage.index":           "mqserver.storage.entries mqserver.storage.contract "
-                                        "mqserver.storage.order mqserver.errors",
+    "mqserver.storage.index":           "mqserver.storage.queue_index mqserver.storage.entries "
+                                        "mqserver.storage.contract mqserver.errors",
+    "mqserver.storage.queue_index":     "mqserver.storage.entries mqserver.storage.contract "
+                                        "mqserver.storage.order",
     "mqserver.storage.entries":         "mqserver.storage.contract",
     "mqserver.storage.order":           "",
     "mqserver.storage.sql*":            "mqserver.storage.sql* mqserver.storage.contract "

@@ -17,9 +17,10 @@ from mqserver.storage.contents import ContentCheck, RecordCheck, branches_of, qu
 from mqserver.storage.contract import EVERYTHING, BranchInfo, NewMessage, Outcome, QueueSettings
 from mqserver.storage.findings import Notes
 from mqserver.storage.format import Control, Record, RecordKind, pack_body
-from mqserver.storage.index import Index, Queue
+from mqserver.storage.index import Index
 from mqserver.storage.log_manager import read_control
 from mqserver.storage.paged import PagedStorage
+from mqserver.storage.queue_index import Queue
 from tests.conformance.paged_storages import SMALL
 from tests.crash.recording_disk import RecordingDisk
 

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from mqserver.errors import QueueNotFound
 from mqserver.storage.contract import BranchInfo, Outcome, QueueSettings, Selection
-from mqserver.storage.entries import Entry
-from mqserver.storage.index import PRIORITY_MAX, Branch, Index, Queue, is_selected
+from mqserver.storage.entries import Entry, Parcel
+from mqserver.storage.index import Branch, Index, is_selected
+from mqserver.storage.queue_index import PRIORITY_MAX, Queue
 
 PRIORITIZED = QueueSettings(prioritized=True)
 
@@ -132,6 +133,34 @@ def test_the_account_of_a_queue_follows_its_messages() -> None:
     queue.remove(1)
     info = queue.info()
     assert (info.visible, info.locked, info.payload_bytes, info.oldest_us) == (0, 1, 20, 0)
+
+
+@pytest.mark.parametrize(
+    ("times", "oldest_us"), [(None, (0, 0)), ([7], (7, 7)), ([7, 8, 9], (7, 9))]
+)
+def test_the_account_of_a_queue_opens_no_parcel(
+    times: list[int] | None, oldest_us: tuple[int, int]
+) -> None:
+    queue = Queue("q", QueueSettings())
+    columns = ([5], [10, 20, 30], [1, 2, 3], None, None, times, None, None, None)
+    queue.add_parcel(Parcel(columns, 60, run=4, run_bytes=100, place=4000))
+    info = queue.info()
+    assert (info.visible, info.locked, info.payload_bytes) == (3, 0, 60)
+    assert (info.oldest_us, len(queue._parcels)) == (oldest_us[0], 1)
+    # Of one that is open it is the same, and another first has its own time.
+    for key in (5, 6):
+        found = queue.find(key)
+        assert found is not None
+        queue.hold(found, b"b")
+    assert queue.info().oldest_us == oldest_us[1]
+
+
+def test_the_first_to_be_had_may_be_within_a_parcel() -> None:
+    queue = Queue("q", QueueSettings())
+    columns = ([5], [10, 20, 30], [1, 2, 3], None, None, [7, 8, 9], None, None, None)
+    queue.add_parcel(Parcel(columns, 60, run=4, run_bytes=100, place=4000))
+    queue._free.discard(5)
+    assert (queue.info().oldest_us, len(queue._parcels)) == (8, 1)
 
 
 def test_a_missing_queue_is_named(index: Index) -> None:

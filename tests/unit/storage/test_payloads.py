@@ -11,9 +11,10 @@ from mqserver.storage.contract import QueueSettings
 from mqserver.storage.entries import Entry
 from mqserver.storage.file_manager import DATA_NAME, FileManager
 from mqserver.storage.format import RECORD_HEADER, Control, RecordKind
-from mqserver.storage.index import Index, Queue
+from mqserver.storage.index import Index
 from mqserver.storage.log_manager import LogManager
 from mqserver.storage.payloads import GAP_BYTES_MAX, SPAN_BYTES_MAX, Payloads, Stored
+from mqserver.storage.queue_index import Queue
 from tests.crash.faults import Fault, since
 from tests.crash.recording_disk import RecordingDisk
 

@@ -13,7 +13,8 @@ from mqserver.errors import Corruption
 from mqserver.storage.contract import BranchInfo, Outcome, QueueSettings
 from mqserver.storage.entries import IN_LOG, Entry, entries_of, place
 from mqserver.storage.format import Record, RecordKind, pack_body
-from mqserver.storage.index import Branch, Consumer, Index, Queue
+from mqserver.storage.index import Branch, Consumer, Index
+from mqserver.storage.queue_index import Queue
 from mqserver.storage.records import (
     RunOnDisk,
     columns_of,
