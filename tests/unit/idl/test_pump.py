@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import select
 import socket
 import threading
@@ -227,16 +228,11 @@ class Lobby:
 
     def renew(self) -> None:
         """Elsewhere is another socket, with the number that the one before had."""
-        number = self.elsewhere.fileno()
-        self.elsewhere.close()
+        another, far_end = socket.socketpair()
+        with another:
+            os.dup2(another.fileno(), self.elsewhere.fileno())
         self.far_end.close()
-        made = [*socket.socketpair(), *socket.socketpair()]
-        self.elsewhere = next(each for each in made if each.fileno() == number)
-        place = made.index(self.elsewhere)
-        self.far_end = made[place ^ 1]
-        for each in made:
-            if each not in (self.elsewhere, self.far_end):
-                each.close()
+        self.far_end = far_end
 
     def __enter__(self) -> Lobby:
         return self
