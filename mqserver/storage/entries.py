@@ -110,10 +110,11 @@ class Parcel:
     def __len__(self) -> int:
         return len(self.columns[1])
 
-    def time_us_of(self, key: int) -> int:
-        """When the message with this key was put."""
+    @property
+    def first_time_us(self) -> int:
+        """When the first of its messages was put."""
         times: Sequence[int] = self.columns[_TIMES] or (0,)
-        return times[0] if len(times) == 1 else times[key - self.keys.start]
+        return times[0]
 
     def entries(self) -> list[Entry]:
         """Its messages one by one, placed."""

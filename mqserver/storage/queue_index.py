@@ -216,7 +216,8 @@ class Queue:
             return entry.time_us
         place = self._place_of_parcel(first)
         assert place is not None, "a message that is free is in the queue"
-        return self._parcels[place].time_us_of(first)
+        # Of a parcel that is not open all are free.
+        return self._parcels[place].first_time_us
 
 
 def _first_key(parcel: Parcel) -> int:

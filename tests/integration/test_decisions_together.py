@@ -18,13 +18,13 @@ import pytest
 from clients.deciding import Deciding
 from coordinator import coordination, interfaces
 from coordinator.decision_log import DecisionLog
-from coordinator.live import Settings
+from coordinator.live import Live, Settings
 from coordinator.service import Service
 from coordinator.tasks import ThreadTasks
 from idl import system
 from idl.call import Address
 from idl.coordination import Mq_Settler, mqOutcome
-from idl.cos import HeuristicMixed, Resource, Status, otid_t
+from idl.cos import HeuristicMixed, Resource, Status, Synchronization, otid_t
 from idl.orb import NetworkOrb
 from idl.otids import BRANCH, SETTLER, split_otid
 from idl.turns import give_way, prompt
@@ -108,19 +108,22 @@ class World:
 
         return find
 
-    def prepared(self) -> bytes:
-        """A transaction whose branch at the node has promised; its name."""
+    def prepared(self, *names: str) -> bytes:
+        """A transaction whose branches at the node, or whose only one, have promised; its name."""
         gtrid = self.deciding.begin()
-        branch = branch_id(gtrid, BRANCH_NAME)
-        self.storage.raise_mark(branch, "work", 1)
-        prepare(self.storage, branch, b"whom to ask")
+        for name in names or (BRANCH_NAME,):
+            branch = branch_id(gtrid, name)
+            self.storage.raise_mark(branch, "work", 1)
+            prepare(self.storage, branch, b"whom to ask")
         return gtrid
 
-    def decide(self, gtrid: bytes, node: NetworkOrb | None = None) -> mqOutcome:
+    def decide(self, gtrid: bytes, *names: str, node: NetworkOrb | None = None) -> mqOutcome:
         address = (node or self.node).address
         assert address is not None
-        participant = self.deciding.participant(address, gtrid, BRANCH_NAME)
-        return self.deciding.decide(gtrid, (participant,), PATIENCE_S)
+        participants = [
+            self.deciding.participant(address, gtrid, name) for name in names or (BRANCH_NAME,)
+        ]
+        return self.deciding.decide(gtrid, tuple(participants), PATIENCE_S)
 
     def decide_all(self, count: int) -> list[bytes]:
         """So many transactions, by clients that come at once; their names."""
@@ -170,6 +173,21 @@ def test_decisions_that_share_a_write_are_told_to_a_node_with_one_call(world: Wo
     assert len({split_otid(otid)[0] for otid in together[0]}) == len(together[0])
 
 
+def test_many_branches_of_one_transaction_are_a_call_of_their_own(world: World) -> None:
+    names = [f"b{number}" for number in range(20)]
+    many = world.prepared(*names)
+    few = [world.prepared() for _ in range(CLIENTS)]
+    with ThreadPoolExecutor(CLIENTS + 2) as clients:
+        # During the write of the first all others come, and share the next.
+        clients.submit(world.decide, world.prepared())
+        decided = clients.submit(world.decide, many, *names)
+        assert {each.status for each in clients.map(world.decide, few)} == {Status.COMMITTED}
+        assert decided.result().status is Status.COMMITTED
+    named = [{split_otid(otid)[0] for otid in branches} for branches in world.settler.told]
+    assert {many} in named
+    assert [each for each in named if many in each and len(each) > 1] == []
+
+
 def test_a_node_of_an_earlier_version_is_told_one_by_one(world: World) -> None:
     world.settler.trouble = system.BAD_OPERATION("no such operation")
     names = world.decide_all(3 * CLIENTS)
@@ -209,7 +227,7 @@ def test_one_that_was_ended_by_hand_is_told_of_to_its_owner_alone(world: World) 
 def test_a_node_that_does_not_answer_holds_up_only_those_who_need_it(world: World) -> None:
     # Connections to both stand ready, so that all is sent in turns.
     world.may_answer.set()
-    world.decide(world.prepared(), world.hanging)
+    world.decide(world.prepared(), node=world.hanging)
     world.decide_all(CLIENTS)
     # Who shares a write with whom is the threads' luck, hence more than one round.
     for _ in range(ROUNDS):
@@ -218,7 +236,7 @@ def test_a_node_that_does_not_answer_holds_up_only_those_who_need_it(world: Worl
         with ThreadPoolExecutor(CLIENTS + 2) as clients:
             # During the write of the first all others come, and share the next.
             first = clients.submit(world.decide, world.prepared())
-            stuck = clients.submit(world.decide, world.prepared(), world.hanging)
+            stuck = clients.submit(world.decide, world.prepared(), node=world.hanging)
             begun = time.monotonic()
             others = list(clients.map(world.decide, names))
             took_s = time.monotonic() - begun
@@ -228,3 +246,31 @@ def test_a_node_that_does_not_answer_holds_up_only_those_who_need_it(world: Worl
             assert first.result().status is Status.COMMITTED
         assert {outcome.status for outcome in others} == {Status.COMMITTED}
         assert took_s < Settings.call_s / 2
+
+
+class Told:
+    """A synchronization, and what it was told."""
+
+    def __init__(self) -> None:
+        self.before = 0
+        self.after = threading.Event()
+
+    def before_completion(self) -> None:
+        self.before += 1
+
+    def after_completion(self, status: Status) -> None:
+        assert status is Status.COMMITTED
+        self.after.set()
+
+
+def test_who_must_be_told_before_is_told_once_though_that_needs_a_connection(world: World) -> None:
+    told = Told()
+    # At a server to which the coordinator has none yet.
+    reference = world.hanging.reference_of(world.hanging.publish(told, Synchronization, "told"))
+    gtrid = world.prepared()
+    live = world.service.transactions.find(gtrid)
+    assert isinstance(live, Live)
+    live.synchronizations.append(world.orb.proxy(reference, Synchronization))
+    assert world.decide(gtrid).status is Status.COMMITTED
+    assert told.before == 1
+    assert told.after.wait(PATIENCE_S)

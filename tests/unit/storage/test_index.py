@@ -155,14 +155,6 @@ def test_the_account_of_a_queue_opens_no_parcel(
     assert queue.info().oldest_us == oldest_us[1]
 
 
-def test_the_first_to_be_had_may_be_within_a_parcel() -> None:
-    queue = Queue("q", QueueSettings())
-    columns = ([5], [10, 20, 30], [1, 2, 3], None, None, [7, 8, 9], None, None, None)
-    queue.add_parcel(Parcel(columns, 60, run=4, run_bytes=100, place=4000))
-    queue._free.discard(5)
-    assert (queue.info().oldest_us, len(queue._parcels)) == (8, 1)
-
-
 def test_a_missing_queue_is_named(index: Index) -> None:
     with pytest.raises(QueueNotFound, match="elsewhere"):
         index.queue("elsewhere")
