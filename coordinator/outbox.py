@@ -63,6 +63,7 @@ class Outbox:
             for each, parcel in left:
                 self._send_beside(each, parcel)
             if not own.parked:
+                # Nobody else waits, and a turn for each answer would only cost time.
                 for sent, finish in begun:
                     self._finish(sent, finish)
                 return
