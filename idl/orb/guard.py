@@ -1,12 +1,14 @@
 """What a server lets in: the limits, the judgement on a frame's header, and the places for peers.
 
-Everything here is decided before any payload is looked at. `judge` is pure; `Gate` counts the
-connections and says whom to turn away, and touches no socket itself. It knows neither Pyro5, from
+All but the last is decided before any payload is looked at. `judge` is pure; `Gate` counts the
+connections and says whom to turn away, and touches no socket itself; `Refusals` says how long
+somebody who is refused again and again waits for the next refusal. It knows neither Pyro5, from
 whose protocol the numbers of types and flags are handed in, nor who the peers are.
 """
 
 from __future__ import annotations
 
+import itertools
 import threading
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
@@ -29,6 +31,9 @@ class Limits:
     message_s: float = 30.0
     idle_s: float = 600.0
     drain_s: float = 10.0
+    # So many refused calls of a principal are answered at once, and so many a second from then on.
+    refusals_at_once: int = 1000
+    refusals_per_s: float = 100.0
 
 
 class Header(NamedTuple):
@@ -123,3 +128,37 @@ class Gate(Generic[C]):
         """All peers that have a place now."""
         with self._lock:
             return [*self._waiting, *self._inside]
+
+
+class Refusals:
+    """How often each principal was refused of late, so that nobody finds anything by guessing.
+
+    Only the answers that refuse are held back: whoever shares a principal with one that guesses is
+    served as ever.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self._per_s = limits.refusals_per_s
+        self._ahead_s = limits.refusals_at_once / limits.refusals_per_s
+        self._lock = threading.Lock()
+        # When each would have been refused last, if all of its refusals had been held back.
+        self._last: dict[str, float] = {}
+
+    def wait_s(self, principal: str, now: float) -> float:
+        """Counts a refusal of the principal; how long it is to be held back."""
+        with self._lock:
+            last = max(self._last.pop(principal, now), now) + 1 / self._per_s
+            # Put behind the others: those at the front were refused longest ago.
+            self._last[principal] = last
+            self._forget(now)
+        return max(0.0, last - now - self._ahead_s)
+
+    def __len__(self) -> int:
+        """How many principals are kept in mind."""
+        return len(self._last)
+
+    def _forget(self, now: float) -> None:
+        """Whoever has nothing to wait for any more is not kept; two go for each that comes."""
+        for principal in [*itertools.islice(self._last, 2)]:
+            if self._last[principal] <= now:
+                del self._last[principal]

@@ -26,7 +26,7 @@ from idl.mapping import InvalidValue, Structure
 from idl.marshal import References, codec_of, write_exception
 from idl.orb import frames
 from idl.orb.audit import Audit
-from idl.orb.guard import Gate, Limits, Policy
+from idl.orb.guard import Gate, Limits, Policy, Refusals
 from idl.orb.pump import Pump
 from idl.turns import SteppedAside
 
@@ -50,6 +50,11 @@ class _NoReferences:
 
 
 _NO_REFERENCES = _NoReferences()
+# Who hears these again and again may be guessing.
+_REFUSED = frozenset(
+    write_exception(kind(""), _NO_REFERENCES)[0]
+    for kind in (system.NO_PERMISSION, system.OBJECT_NOT_EXIST)
+)
 
 
 class _Peer(frames.Stream):
@@ -93,6 +98,7 @@ class Server:
         self._body_bytes_max = limits.message_bytes_max - limits.annotation_bytes_max
         self._audit = Audit(time.monotonic)
         self._gate: Gate[_Peer] = Gate(self._limits)
+        self._refusals = Refusals(limits)
         self._is_closing = False
         self._login_policy = self._policy(frames.CONNECT, self._limits.handshake_bytes_max)
         self._call_policy = self._policy(frames.INVOKE, self._limits.message_bytes_max)
@@ -284,7 +290,25 @@ class Server:
 
     def _answer_request(self, peer: _Peer, request: frames.Frame) -> None:
         answer = self._answer(peer, request)
+        self._tell_after(self._held_back_s(peer, answer), peer, request, answer)
+
+    def _tell_after(
+        self, wait_s: float, peer: _Peer, request: frames.Frame, answer: Answer
+    ) -> None:
+        if wait_s:
+            time.sleep(wait_s)
         self._send(peer, self._reply(request.seq, request.request_id, answer))
+
+    def _held_back_s(self, peer: _Peer, answer: Answer) -> float:
+        """How long the answer waits: not at all, unless its caller was refused very often."""
+        if not answer.is_exception or answer.plain[0] not in _REFUSED:
+            return 0.0
+        name = peer.principal.name
+        wait_s = self._refusals.wait_s(name, time.monotonic())
+        if wait_s:
+            self._audit.record("refusal held back", host=peer.host, principal=name)
+        # While the server closes nobody waits for it on account of this.
+        return min(wait_s, self._limits.drain_s)
 
     def _answer(self, peer: _Peer, request: frames.Frame) -> Answer:
         references = peer.references
@@ -345,6 +369,9 @@ class Server:
             answer = self._answer(peer, request)
         except SteppedAside:
             self._aside(peer, lambda peer: self._answer_request(peer, request))
+            return True
+        if answer.is_exception and (wait_s := self._held_back_s(peer, answer)):
+            self._aside(peer, lambda peer: self._tell_after(wait_s, peer, request, answer))
             return True
         reply = self._reply(request.seq, request.request_id, answer)
         sent = peer.send_at_once(reply)

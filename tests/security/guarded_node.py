@@ -93,6 +93,7 @@ class GuardedNode:
         storage: Storage | None = None,
         settings: NodeSettings | None = None,
         coordinator: Address | None = None,
+        limits: Limits = QUICK,
     ) -> None:
         self.permissions = Permissions.parse(FILE, time.monotonic)
         digests = dict(token_entry(token_of(name)).split(":") for name in NAMES)
@@ -102,7 +103,7 @@ class GuardedNode:
             authenticator=Tokens(digests),
             authorize=self.permissions.authorize,
             token=Token(token_of("bob")),
-            limits=QUICK,
+            limits=limits,
             timeout_s=2.0,
             trusted=frozenset({self.coordinator}),
             takes_turns=True,

@@ -6,6 +6,8 @@ import contextlib
 import secrets
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
@@ -24,7 +26,7 @@ from idl.mq import (
 )
 from idl.otids import member_name, otid_of, split_otid
 from tests.security.attacker import call
-from tests.security.guarded_node import ALL, ALONE, GuardedNode, batch
+from tests.security.guarded_node import ALL, ALONE, QUICK, GuardedNode, batch
 from tests.security.impostor import Impostor, saying_nothing
 
 HEADER = mqHeader(0, 0, mqTimestamp(0, 0), "")
@@ -112,6 +114,39 @@ def test_nobody_learns_by_guessing_which_transactions_there_are(guarded: Guarded
             assert bob.getOutcome(otid_of(guess)) is Status.NO_TRANSACTION
     assert time.monotonic() - begun < 20.0
     guarded.as_node("alice").rollbackBranch(branch)
+
+
+# S15
+def test_who_is_refused_again_and_again_waits_for_each_refusal_and_nobody_else_does() -> None:
+    limits = replace(QUICK, refusals_at_once=10, refusals_per_s=20.0)
+    with contextlib.closing(GuardedNode(limits=limits)) as guarded:
+        branch = guarded.branch()
+        guarded.as_node("alice").putMany(branch, 1, "a.shared", batch(b"mine"))
+        bob = guarded.as_node("bob")
+        refused_s: list[float] = []
+
+        def guess() -> None:
+            for _ in range(40):
+                begun = time.monotonic()
+                with pytest.raises(system.NO_PERMISSION):
+                    _put(bob, branch)
+                refused_s.append(time.monotonic() - begun)
+
+        with ThreadPoolExecutor(1) as pool:
+            guessing = pool.submit(guess)
+            served = 0
+            while not guessing.done():
+                # Neither others are held up, nor what the same principal may do.
+                for name, queue in (("alice", "a.shared"), ("bob", "a.shared")):
+                    begun = time.monotonic()
+                    guarded.as_node(name).countMessages(queue)
+                    assert time.monotonic() - begun < 1.0
+                served += 1
+            guessing.result()
+        # The first ten at once, the others twenty a second, on any machine.
+        assert sum(refused_s[:5]) < 1.0
+        assert sum(refused_s) >= 28 / 20
+        assert served > 10
 
 
 # S15, S20

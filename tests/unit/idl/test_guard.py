@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from idl.orb.guard import Gate, Header, Limits, Policy, judge
+from idl.orb.guard import Gate, Header, Limits, Policy, Refusals, judge
 
 POLICY = Policy(
     kinds=frozenset({4}),
@@ -38,6 +38,22 @@ def test_any_other_frame_is_refused_with_its_reason(header: Header, reason: str)
 def test_no_flag_but_the_allowed_one_is_let_in(bit: int) -> None:
     verdict = judge(FINE._replace(flags=1 << bit), POLICY)
     assert (verdict is None) == (1 << bit == 0x40)
+
+
+def test_refusals_are_held_back_after_so_many_and_only_for_who_had_them() -> None:
+    refusals = Refusals(Limits(refusals_at_once=3, refusals_per_s=2.0))
+    assert [refusals.wait_s("bob", 10.0) for _ in range(5)] == [0.0, 0.0, 0.0, 0.5, 1.0]
+    assert refusals.wait_s("alice", 10.0) == 0.0
+    # What was not used while nothing was asked is there again, and never more than that.
+    assert refusals.wait_s("bob", 13.0) == 0.0
+    assert [refusals.wait_s("bob", 1000.0) for _ in range(4)] == [0.0, 0.0, 0.0, 0.5]
+
+
+def test_who_was_refused_long_ago_is_not_remembered() -> None:
+    refusals = Refusals(Limits(refusals_at_once=3, refusals_per_s=2.0))
+    for number in range(1000):
+        refusals.wait_s(f"guest {number}", float(number))
+    assert len(refusals) <= 3
 
 
 def gate(inside: int, waiting: int) -> Gate[str]:
