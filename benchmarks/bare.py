@@ -35,7 +35,7 @@ _LENGTH = struct.Struct("!I")
 _BLOCK = bytes(512)
 _BLOCKS = 8192
 # About as long as what our own messages carry.
-_PREPARE, _COMMIT, _DECIDE, _MARKED = b"p" * 250, b"c" * 150, b"d" * 400, b"m" * 400
+PREPARE, COMMIT, DECIDE, MARKED = b"p" * 250, b"c" * 150, b"d" * 400, b"m" * 400
 _GET = b"g" * 250
 
 Answer = Callable[[bytes], None]
@@ -66,7 +66,7 @@ def _ask_all(socks: list[socket.socket], body: bytes) -> None:
         _receive(sock)
 
 
-class _File:
+class File:
     """A block of a file that was written in full before is written again, and forced."""
 
     def __init__(self, path: str) -> None:
@@ -76,6 +76,7 @@ class _File:
         self._next = 0
 
     def force(self) -> None:
+        """The next block is on disk."""
         self._next += 1
         os.pwrite(self._fd, _BLOCK, self._next % _BLOCKS * len(_BLOCK))
         os.fdatasync(self._fd)
@@ -100,25 +101,25 @@ def _serve(made: Callable[[], Answer]) -> None:
 
 
 def _be_participant(path: str = "") -> None:
-    file = _File(path) if path else None
+    file = File(path) if path else None
 
     def answer(body: bytes) -> None:
-        if file is not None and body == _PREPARE:
+        if file is not None and body == PREPARE:
             file.force()
 
     _serve(lambda: answer)
 
 
 def _be_coordinator(path: str, *participants: str) -> None:
-    file = _File(path)
+    file = File(path)
 
     def made() -> Answer:
         socks = [_reach(where) for where in participants]
 
         def answer(body: bytes) -> None:
-            if body != _MARKED:
+            if body != MARKED:
                 file.force()
-            _ask_all(socks, _COMMIT)
+            _ask_all(socks, COMMIT)
 
         return answer
 
@@ -157,8 +158,8 @@ class BareTwoPhase:
 
     def one_call(self) -> None:
         """See `Subject.one_call`."""
-        _ask_all(self._nodes, _PREPARE)
-        _ask_all([self._coordinator], _DECIDE)
+        _ask_all(self._nodes, PREPARE)
+        _ask_all([self._coordinator], DECIDE)
 
 
 class BareNode:
@@ -185,7 +186,7 @@ class BareNode:
 
     def ask_to_prepare(self) -> None:
         """The node is at it."""
-        _send(self._node, _PREPARE)
+        _send(self._node, PREPARE)
 
     def has_prepared(self) -> None:
         """The node has forced what it promises."""
@@ -193,7 +194,7 @@ class BareNode:
 
     def decide(self, is_marked: bool) -> None:
         """The coordinator has forced it, unless a mark had decided, and told the node."""
-        _ask_all([self._coordinator], _MARKED if is_marked else _DECIDE)
+        _ask_all([self._coordinator], MARKED if is_marked else DECIDE)
 
 
 if __name__ == "__main__":

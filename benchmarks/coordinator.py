@@ -24,6 +24,7 @@ from typing import Protocol
 from benchmarks.bare import BareTwoPhase
 from benchmarks.measure import Bar, Comparison, Setting
 from benchmarks.orb import PYRO, OverPyro, ServerProcess
+from benchmarks.stock import StockTwoPhase
 from clients.deciding import Deciding
 from idl.call import Address
 from idl.cos import RecoveryCoordinator, Status, Vote, otid_t
@@ -60,6 +61,7 @@ def comparisons(setting: Setting) -> list[Comparison]:
             subjects=(
                 TwoPhase(setting.scratch / "one"),
                 BareTwoPhase(setting.scratch / "bare", is_forced=False),
+                StockTwoPhase(setting.scratch / "stock", is_forced=False),
                 _Limit(setting.scratch),
             ),
             baseline=LIMIT,

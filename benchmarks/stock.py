@@ -1,0 +1,136 @@
+"""Two-phase commit over stock Pyro5 with nothing in it: what a program on Pyro5 bears at least.
+
+The same processes, messages and forced writes as in `benchmarks.bare`, each message a call of stock
+Pyro5. Nobody checks, names, logs or remembers anything. Pyro5 waits for the answer of a call, so
+who asks two at once asks one of them by a second thread.
+
+As a program, `python -m benchmarks.stock`, the module is a participant or the coordinator, writes
+where it is to standard output, and ends with its standard input.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import Pyro5.api
+
+from benchmarks.bare import COMMIT, DECIDE, HOST, PARTICIPANTS, PREPARE, File
+from benchmarks.orb import ServerProcess
+
+STOCK = "stock Pyro5, the same messages"
+
+
+class _Both:
+    """Two others, who are asked at the same time."""
+
+    def __init__(self, uris: list[str]) -> None:
+        self._uris = uris
+        self._beside = ThreadPoolExecutor(1)
+        # One proxy belongs to one thread.
+        self._own = threading.local()
+
+    def ask(self, body: bytes) -> None:
+        """Both have answered."""
+        first, second = self._uris
+        beside = self._beside.submit(self._ask, second, body)
+        self._ask(first, body)
+        beside.result()
+
+    def close(self) -> None:
+        """The second thread has ended."""
+        self._beside.shutdown()
+
+    def _ask(self, uri: str, body: bytes) -> None:
+        proxy = getattr(self._own, "proxy", None)
+        if proxy is None:
+            proxy = self._own.proxy = _proxy(uri)
+        proxy.call(body)
+
+
+def _proxy(uri: str) -> Pyro5.api.Proxy:
+    proxy = Pyro5.api.Proxy(uri)
+    proxy._pyroSerializer = "msgpack"
+    return proxy
+
+
+class _Participant:
+    def __init__(self, path: str = "") -> None:
+        self._file = File(path) if path else None
+
+    @Pyro5.api.expose  # type: ignore[untyped-decorator, unused-ignore]
+    def call(self, body: bytes) -> bytes:
+        """What is promised is forced, where that is asked for."""
+        if self._file is not None and body == PREPARE:
+            self._file.force()
+        return b"done"
+
+
+class _Coordinator:
+    def __init__(self, path: str, *participants: str) -> None:
+        self._file = File(path)
+        self._participants = _Both(list(participants))
+
+    @Pyro5.api.expose  # type: ignore[untyped-decorator, unused-ignore]
+    def call(self, body: bytes) -> bytes:
+        """The decision is forced, and everybody told."""
+        self._file.force()
+        self._participants.ask(COMMIT)
+        return b"done"
+
+
+def _serve(servant: object) -> None:
+    daemon = Pyro5.api.Daemon(HOST, 0)
+    sys.stdout.write(f"{daemon.register(servant, 'stock')}\n")
+    sys.stdout.flush()
+    threading.Thread(target=daemon.requestLoop, daemon=True).start()
+    # Whoever started this server holds the other end, and lets go of it even when it is killed.
+    sys.stdin.read()
+
+
+@dataclass
+class StockTwoPhase:
+    """The messages of a two-phase commit as calls of stock Pyro5. See `Subject`."""
+
+    folder: Path
+    # Whether participants force what they promise, as nodes do.
+    is_forced: bool
+    name: str = STOCK
+
+    def start(self) -> None:
+        """See `Subject.start`."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._processes = [
+            ServerProcess("benchmarks.stock", "participant", *self._file_of(number))
+            for number in range(PARTICIPANTS)
+        ]
+        nodes = [process.announced for process in self._processes]
+        log = str(self.folder / "coordinator")
+        self._processes.append(ServerProcess("benchmarks.stock", "coordinator", log, *nodes))
+        self._nodes = _Both(nodes)
+        self._coordinator = _proxy(self._processes[-1].announced)
+
+    def _file_of(self, number: int) -> list[str]:
+        return [str(self.folder / f"participant-{number}")] if self.is_forced else []
+
+    def stop(self) -> None:
+        """See `Subject.stop`."""
+        self._nodes.close()
+        self._coordinator._pyroRelease()
+        for process in self._processes:
+            process.stop()
+
+    def one_call(self) -> None:
+        """See `Subject.one_call`."""
+        self._nodes.ask(PREPARE)
+        self._coordinator.call(DECIDE)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "participant":
+        _serve(_Participant(*sys.argv[2:]))
+    else:
+        _serve(_Coordinator(*sys.argv[2:]))
