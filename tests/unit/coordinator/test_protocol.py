@@ -322,6 +322,19 @@ def test_a_participant_that_asks_is_told_what_cannot_change_any_more(
 # --- States that cannot be -----------------------------------------------------------------------
 
 
+def test_who_was_miscounted_is_noticed_before_a_decision_and_before_the_end() -> None:
+    asked, _ = _after(_joined(2), Event(Kind.COMMIT))
+    voted, _ = _after(asked, Event(Kind.VOTED_COMMIT, 0))
+    decided = _committing(2)
+    for state, event in (
+        (voted, Event(Kind.VOTED_COMMIT, 1)),
+        (decided, Event(Kind.SETTLED, 0, others=(1,))),
+    ):
+        state.participants.untried += 1
+        with pytest.raises(AssertionError, match="counts are wrong"):
+            step(state, event)
+
+
 def _some(*places: Place) -> Participants:
     return Participants(Participant(number, place) for number, place in enumerate(places))
 
