@@ -30,6 +30,8 @@ _HEURISTICS = {
     HeuristicMixed: Heuristic.MIXED,
     HeuristicHazard: Heuristic.HAZARD,
 }
+# Looked up once: every transaction meets these.
+_DONE, _DONE_LAZILY = Kind.DONE, Kind.DONE_LAZILY
 _VOTES = {
     Vote.COMMIT: Kind.VOTED_COMMIT,
     Vote.READ_ONLY: Kind.VOTED_READ_ONLY,
@@ -80,7 +82,7 @@ def commit(number: int, name: str, asked: Callable[[], None], is_lazy: bool) -> 
         # Also when the object is not there: a server that is starting has not published it yet,
         # and a branch that is forgotten here would be told that it was rolled back.
         return Event(Kind.NOT_REACHED, number, reason=str(failed))
-    return Event(Kind.DONE_LAZILY if is_lazy else Kind.DONE, number)
+    return Event(_DONE_LAZILY if is_lazy else _DONE, number)
 
 
 def commit_together(

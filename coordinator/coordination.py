@@ -6,6 +6,7 @@ looks like one that never was. What an operator may do is for the orb's authoris
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 
@@ -209,32 +210,37 @@ class CoordinationServant:
 
     def _enlisted(self, participants: mqParticipantList) -> tuple[list[Enlisted], tuple[str, ...]]:
         prepared = [self._enlist(participant) for participant in participants]
-        names = tuple([enlisted.member.name for enlisted in prepared])
+        names = tuple([participant.name for participant in participants])
         if len(set(names)) < len(names):
             raise system.BAD_PARAM("two participants have the same name")
         return prepared, names
 
     def _enlist(self, participant: mqParticipant) -> Enlisted:
-        if participant.resource is None:
+        name, resource, settler = participant.name, participant.resource, participant.settler
+        if resource is None:
             raise system.BAD_PARAM("a participant needs a resource, and nil was given")
-        orb = self._service.orb
-        name = participant.name
+        service = self._service
+        reference_of = service.orb.reference_of
+        _check_name(name)
+        settled_by = "" if settler is None else reference_of(settler)
+        member = Member(name, reference_of(resource), settled_by)
         try:
-            check_branch(name)
+            here = service.at_home(member)
         except InvalidValue as wrong:
             raise system.BAD_PARAM(str(wrong)) from wrong
-        if is_of_registered(name):
-            # One of that name may have registered itself, and would be told the other's outcome.
-            raise system.BAD_PARAM(
-                f"participants named {name!r} are those that register themselves"
-            )
-        settler = "" if participant.settler is None else orb.reference_of(participant.settler)
-        member = Member(name, orb.reference_of(participant.resource), settler)
-        try:
-            here = self._service.at_home(member)
-        except InvalidValue as wrong:
-            raise system.BAD_PARAM(str(wrong)) from wrong
-        return here or Enlisted(member, participant.resource, participant.settler)
+        return here or Enlisted(member, resource, settler)
+
+
+# The same few names come again and again.
+@functools.lru_cache(maxsize=1024)
+def _check_name(name: str) -> None:
+    try:
+        check_branch(name)
+    except InvalidValue as wrong:
+        raise system.BAD_PARAM(str(wrong)) from wrong
+    if is_of_registered(name):
+        # One of that name may have registered itself, and would be told the other's outcome.
+        raise system.BAD_PARAM(f"participants named {name!r} are those that register themselves")
 
 
 def _gtrid(otid: otid_t) -> bytes:

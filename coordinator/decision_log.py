@@ -85,7 +85,7 @@ class DecisionLog:
 
     def decide(self, decision: Decision) -> None:
         """The decision is on disk. Raises `StorageFull`, and then nothing was decided."""
-        self._force(self._append(RecordKind.DECISION, decision_body(decision)))
+        self._force(self._append_decision(decision))
         application, version = decision.key
         if version:
             with self._lock:
@@ -97,7 +97,7 @@ class DecisionLog:
         Lost before that, it is found where the mark is: that is kept until this is on disk.
         """
         assert not decision.key.version, "versions are nowhere but in this log"
-        self._append(RecordKind.DECISION, decision_body(decision))
+        self._append_decision(decision)
 
     def version_of(self, application: str) -> int:
         """The highest version that is committed on disk; the ledger may be ahead of the disk."""
@@ -139,6 +139,16 @@ class DecisionLog:
             lsn = self._log.append(kind, packed, may_use_spare)
             # With the lock held, so that the ledger has the order of the log.
             self.ledger.apply(kind, body)
+            return lsn
+
+    def _append_decision(self, decision: Decision) -> int:
+        """The same for a decision, which need not be read from its record."""
+        packed = pack_body(decision_body(decision))
+        with self._lock:
+            if self._log.length > self._limit:
+                self._write_all()
+            lsn = self._log.append(RecordKind.DECISION, packed)
+            self.ledger.decide(decision)
             return lsn
 
     def _append_if_room(self, kind: RecordKind, body: tuple[Any, ...]) -> None:

@@ -27,7 +27,11 @@ from idl.proxies import started_within
 
 SETTLED_TOGETHER = 10_000
 COMMITTED_TOGETHER = 5_000
+# Of so many it is said at once that they have answered: others wait for the lock meanwhile.
+TOLD_TOGETHER = 500
 _SETTLER = f"PYRO:{SETTLER}"
+# Looked up once: every transaction meets these.
+_SEND_COMMIT, _DONE_LAZILY = Act.SEND_COMMIT, Kind.DONE_LAZILY
 
 _METHODS = {
     Act.SEND_PREPARE: attrgetter("prepare"),
@@ -49,14 +53,13 @@ Begun = list[tuple[list[Sent], Callable[[], list[Sent]]]]
 def parcels(live: Live, effects: Iterable[Effect]) -> list[Parcel]:
     """The effects, so that those which can be had with one call are together."""
     told = list(effects)
-    if len(told) < 2 or told[0].act is not Act.SEND_COMMIT:
-        return [(effect,) for effect in told]
     members = live.members
-    settlers = [members[effect.participant].member.settler for effect in told]
-    if len(set(settlers)) == len(settlers):
+    is_commit = len(told) > 1 and told[0].act is _SEND_COMMIT
+    if not is_commit or len({members[each].member.settler for _, each in told}) == len(told):
         return [(effect,) for effect in told]
     lines: dict[str, list[Effect]] = {}
-    for effect, settler in zip(told, settlers, strict=True):
+    for effect in told:
+        settler = members[effect.participant].member.settler
         lines.setdefault(settler or f"alone/{effect.participant}", []).append(effect)
     made: list[Parcel] = []
     for settler, line in lines.items():
@@ -172,8 +175,50 @@ class Delivery:
         return begun
 
     def _started(self, live: Live, parcel: Parcel) -> Callable[[], Any] | None:
-        method, arguments = self._method(live, parcel)
-        return started_within(self._settings.call_s, method, *arguments) or _at_hand(method)
+        call_s = self._settings.call_s
+        if len(parcel) > 1:
+            method, arguments = self._method(live, parcel)
+            return started_within(call_s, method, *arguments)
+        act, number = parcel[0]
+        method = _METHODS[act](live.members[number].resource)
+        return started_within(call_s, method) or _at_hand(method)
+
+    def started_at_once(
+        self, live: Live, waiting: list[Parcel]
+    ) -> tuple[list[tuple[Parcel, Callable[[], Any]]], list[Parcel]]:
+        """Calls that are under way now, and what waits for their answers; and what is left."""
+        begun: list[tuple[Parcel, Callable[[], Any]]] = []
+        left: list[Parcel] = []
+        for parcel in waiting:
+            answer = self._started(live, parcel)
+            if answer is None:
+                left.append(parcel)
+            else:
+                begun.append((parcel, answer))
+        return begun, left
+
+    def heard(self, live: Live, parcel: Parcel, asked: Callable[[], Any]) -> Sequence[int]:
+        """What came of a call has happened, but for commits that are not durable yet: whose.
+
+        Of those there may be more, of which `have_committed` is told together.
+        """
+        act, number = parcel[0]
+        if len(parcel) > 1 or act is not _SEND_COMMIT:
+            self._finish(live, parcel, asked)
+            return ()
+        (name, _, _), _, settler = live.members[number]
+        live.attempts[number] = live.attempts.get(number, 0) + 1
+        event = calls.commit(number, name, asked, settler is not None)
+        if event.kind is _DONE_LAZILY:
+            return (number,)
+        self._feed(live, event)
+        return ()
+
+    def have_committed(self, live: Live, numbers: Sequence[int]) -> None:
+        """These have committed, and will be asked to make that durable."""
+        self._settle_later(live, numbers)
+        for event in _all_of(Kind.DONE_LAZILY, numbers):
+            self._feed(live, event)
 
     def started_together(self, together: list[Sent]) -> tuple[Begun, list[Sent]]:
         """The same for several transactions: with one call to each server that knows them all.
@@ -184,11 +229,12 @@ class Delivery:
         left: list[Sent] = []
         lines, alone = _lines(together)
         for line in lines:
-            answer = self._started_line(line)
+            names = _names(line)
+            answer = self._started_line(line, names)
             if answer is None:
                 left += _each(line)
             else:
-                begun.append((_each(line), partial(self._finish_line, line, answer)))
+                begun.append((_each(line), partial(self._finish_line, line, names, answer)))
         for live, parcel in alone:
             answer = self._started(live, parcel)
             if answer is None:
@@ -198,23 +244,28 @@ class Delivery:
                 begun.append(([(live, parcel)], finish))
         return begun, left
 
-    def _started_line(self, line: Line) -> Callable[[], Any] | None:
+    def _started_line(self, line: Line, names: tuple[otid_t, ...]) -> Callable[[], Any] | None:
         live, number = line[0]
         settler = live.members[number].settler
         assert settler is not None
-        return started_within(self._settings.call_s, settler.commitBranches, _names(line))
+        return started_within(self._settings.call_s, settler.commitBranches, names)
 
-    def _finish_line(self, line: Line, asked: Callable[[], Any]) -> list[Sent]:
+    def _finish_line(
+        self, line: Line, names: tuple[otid_t, ...], asked: Callable[[], Any]
+    ) -> list[Sent]:
         for live, number in line:
             live.attempts[number] = live.attempts.get(number, 0) + 1
-        places = {otid: place for place, otid in enumerate(_names(line))}
+        places = {otid: place for place, otid in enumerate(names)}
         events, refused = calls.commit_together(places, asked)
-        answers: dict[Live, list[Event]] = {}
+        committed: dict[Live, list[int]] = {}
         for event in events:
             live, number = line[event.participant]
-            answers.setdefault(live, []).append(event._replace(participant=number))
-        for live, answered in answers.items():
-            self._answered(live, answered)
+            if event.kind is _DONE_LAZILY:
+                committed.setdefault(live, []).append(number)
+            else:
+                self._feed(live, event._replace(participant=number))
+        for live, numbers in committed.items():
+            self.have_committed(live, numbers)
         return _each([line[place] for place in refused])
 
     def _finish_alone(self, live: Live, parcel: Parcel, asked: Callable[[], Any]) -> list[Sent]:
@@ -261,9 +312,7 @@ class Delivery:
                 if not calls.forget(asked):
                     self.forget_later(enlisted)
                 return
-        if event.kind is Kind.DONE_LAZILY:
-            self._settle_later(live, [number])
-        self._feed(live, event)
+        self._answered(live, [event])
 
     def _finish_together(self, live: Live, parcel: Parcel, asked: Callable[[], Any]) -> None:
         events, refused = self._told_together(live, parcel, asked)
@@ -279,10 +328,12 @@ class Delivery:
         return calls.commit_together(self._branches(live, parcel), asked)
 
     def _answered(self, live: Live, events: list[Event]) -> None:
-        lazy = [event.participant for event in events if event.kind is Kind.DONE_LAZILY]
-        if lazy:
-            self._settle_later(live, lazy)
-        self._feed_all(live, events)
+        others = [event for event in events if event.kind is not Kind.DONE_LAZILY]
+        if others:
+            self._feed_all(live, others)
+        if len(others) < len(events):
+            lazily = [each.participant for each in events if each.kind is Kind.DONE_LAZILY]
+            self.have_committed(live, lazily)
 
     def commit_later(self, live: Live, numbers: Iterable[int]) -> None:
         """Tries again, after a while; one that cannot be reached holds nobody else up."""
@@ -329,9 +380,10 @@ class Delivery:
 
     # --- Commits that are not durable yet
 
-    def _settle_later(self, live: Live, numbers: list[int]) -> None:
+    def _settle_later(self, live: Live, numbers: Sequence[int]) -> None:
         first: list[str] = []
         with self._lock:
+            live.settling += len(numbers)
             for number in numbers:
                 settler = live.members[number].member.settler
                 waiting = self._unsettled.setdefault(settler, [])
@@ -361,15 +413,41 @@ class Delivery:
         with limited(self._settings.answer_s):
             kind = calls.settle(target, branches)
         if kind is Kind.NOT_REACHED:
+            # This one may be away for long: the others are not waiting for it any more.
+            self._note_settled(batch, is_last=False)
             return False
-        for live, together in itertools.groupby(batch, key=itemgetter(0)):
-            numbers = [number for _, number in together]
-            if kind is Kind.SETTLED:
-                self._feed_all(live, [Event(Kind.SETTLED, number) for number in numbers])
-            else:
-                for parcel in parcels(live, [Effect(Act.SEND_COMMIT, each) for each in numbers]):
+        with self._lock:
+            for live, number in batch:
+                live.settling -= 1
+                if kind is Kind.SETTLED:
+                    live.settled.append(number)
+        if kind is not Kind.SETTLED:
+            for live, together in itertools.groupby(batch, key=itemgetter(0)):
+                told = [Effect(Act.SEND_COMMIT, number) for _, number in together]
+                for parcel in parcels(live, told):
                     self.send(live, parcel)
+        self._note_settled(batch, is_last=True)
         return True
+
+    def _note_settled(self, batch: list[tuple[Live, int]], is_last: bool) -> None:
+        """Who is durable is said to be, for a transaction at once: mostly it is over with that."""
+        ended: list[tuple[Live, list[int]]] = []
+        with self._lock:
+            for live, _ in batch:
+                if live.settled and not (is_last and live.settling):
+                    ended.append((live, live.settled))
+                    live.settled = []
+        for live, numbers in ended:
+            self._feed_all(live, _all_of(Kind.SETTLED, numbers))
+
+
+def _all_of(kind: Kind, numbers: Sequence[int]) -> list[Event]:
+    """That the same has happened to all of these, in events of a bearable size."""
+    if len(numbers) <= TOLD_TOGETHER:
+        return [Event(kind, numbers[0], (), None, "", tuple(numbers[1:]))]
+    starts = range(0, len(numbers), TOLD_TOGETHER)
+    together = [numbers[start : start + TOLD_TOGETHER] for start in starts]
+    return [Event(kind, first, others=tuple(others)) for first, *others in together]
 
 
 def _is_to_be_told(live: Live, number: int) -> bool:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 
 from coordinator.live import Enlisted, Live, Settings
 from coordinator.outcomes import Outcome
-from coordinator.protocol import outcome_of
 from coordinator.tasks import Tasks
 from coordinator.transactions import Transactions
 from idl import system
@@ -63,7 +62,7 @@ class Family:
     def commit(self, live: Live, prepared: Sequence[Enlisted] = ()) -> Outcome:
         """See `Transactions.commit`; everybody who is to be told before has been told."""
         with self._transactions.lock:
-            if live.has_family:
+            if live.parent or live.children or live.synchronizations or live.aware:
                 # Before anything has changed: others are called, one after the other.
                 step_aside()
             is_first = not live.is_closing and live.state.status is Status.ACTIVE
@@ -91,7 +90,7 @@ class Family:
 
     def ended(self, live: Live) -> None:
         """The transaction is over: those are told who asked to be."""
-        status = outcome_of(live.state).status
+        status = live.state.status
         if live.parent is not None and live in live.parent.children:
             live.parent.children.remove(live)
         for synchronization in live.synchronizations:

@@ -72,7 +72,7 @@ def is_of_registered(name: str) -> bool:
 
 def check_owner(live: Live) -> Live:
     """The transaction, if it is the caller's. Another's looks like one that never was."""
-    if live.owner != caller():
+    if live.owner != current_call().principal.name:
         raise system.INVALID_TRANSACTION("there is no such transaction of this caller's")
     return live
 

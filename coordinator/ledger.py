@@ -1,7 +1,8 @@
 """What a coordinator's log says: decisions not yet carried out, outcomes, marks, heuristics. Pure.
 
 The same function, `Ledger.apply`, is used when a record is written and when it is read again after
-a restart, so that the two cannot differ. Every record may be applied twice.
+a restart, so that the two cannot differ; only a decision, which is there before its record, is not
+made of that again. Every record may be applied twice.
 
     record        body                                  what holds then
     INCARNATION   number, secret                        names were issued under this number
@@ -150,11 +151,14 @@ class Ledger:
         members: tuple[Any, ...],
     ) -> None:
         named = {number: Member(*member) for number, *member in members}
-        made = Decision(gtrid, owner, Key(*key), named, digest)
-        self.decisions[gtrid] = made
-        if made.key.version:
-            application = made.key.application
-            self.marks[application] = max(self.marks.get(application, 0), made.key.version)
+        self.decide(Decision(gtrid, owner, Key(*key), named, digest))
+
+    def decide(self, made: Decision) -> None:
+        """What a record of this decision says holds."""
+        self.decisions[made.gtrid] = made
+        application, version = made.key
+        if version:
+            self.marks[application] = max(self.marks.get(application, 0), version)
 
     def _done(self, gtrid: bytes, number: int) -> None:
         if gtrid in self.decisions:

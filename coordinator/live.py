@@ -5,10 +5,12 @@ Values and plain records; what happens to them is said by `protocol.py` and done
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from coordinator.ledger import Key, Member
+from coordinator.outcomes import Outcome
 from coordinator.protocol import Transaction
 from coordinator.tasks import Promise
 from idl.coordination import Mq_Settler
@@ -50,7 +52,6 @@ class Live:
 
     gtrid: bytes
     owner: str
-    done: Promise
     begun_at: float
     deadline: float | None = None
     # Those whose silence ends it, once all of them are silent; none for one that time alone ends.
@@ -63,27 +64,47 @@ class Live:
     # For operators: how often each was tried, and what went wrong the last time.
     attempts: dict[int, int] = field(default_factory=dict)
     troubles: dict[int, str] = field(default_factory=dict)
+    # How many have committed and are being asked to make that durable; and who has, of whom that
+    # is said with the last of them. Changed by `Delivery` alone.
+    settling: int = 0
+    settled: list[int] = field(default_factory=list)
     is_closing: bool = False
     numbers_given: int = 0
     registered: int = 0
     digest: int = 0
     # A database's mark has decided it: whoever is in doubt asks for that.
     is_marked: bool = False
+    # How it ended, or why nobody can say: what whoever asks is told, once that is known; and what
+    # those wait for who asked before. Changed with the lock of the transactions held.
+    told: Outcome | BaseException | None = None
+    done: Promise | None = None
     # The family of a transaction, and who is told of its end: see `family.py`.
     parent: Live | None = None
     children: list[Live] = field(default_factory=list)
     synchronizations: list[Synchronization] = field(default_factory=list)
     aware: list[SubtransactionAwareResource] = field(default_factory=list)
 
-    @property
-    def has_family(self) -> bool:
-        """Whether others than its participants are told of its end, or have to do with it."""
-        return bool(self.parent or self.children or self.synchronizations or self.aware)
+    def tell(self, told: Outcome | BaseException) -> None:
+        """This is what whoever asks is told, unless something was told before."""
+        if self.told is None:
+            self.told = told
+            if self.done is not None:
+                self.done.keep(told)
 
     def enlist(self, number: int, enlisted: Enlisted) -> None:
         """The participant has this number."""
         self.members[number] = enlisted
         self.numbers[enlisted.member.name] = number
+
+    def enlist_all(self, newcomers: Sequence[Enlisted]) -> tuple[int, ...]:
+        """The participants have the numbers that come next: which."""
+        first = self.numbers_given + 1
+        self.numbers_given += len(newcomers)
+        members, numbers = self.members, self.numbers
+        for number, enlisted in enumerate(newcomers, first):
+            members[number] = enlisted
+            numbers[enlisted.member.name] = number
+        return tuple(range(first, self.numbers_given + 1))
 
     def let_go(self) -> list[Enlisted]:
         """The participants, which are another's from now on."""

@@ -50,23 +50,38 @@ class Outbox:
             joined.sent += [(live, parcel) for parcel in parcels]
             turns.park(joined.parked.setdefault(live, []))
             return
-        own = self._open = _Round()
-        own.sent += [(live, parcel) for parcel in parcels]
         if turns.waiting:
+            own = self._open = _Round()
+            own.sent += [(live, parcel) for parcel in parcels]
             turns.let_others_come()
-        self._open = None
-        self._send_round(turns, own, live)
+            self._open = None
+            if own.parked:
+                self._send_round(turns, own, live)
+                return
+        self._send_alone(live, parcels)
+
+    def _send_alone(self, live: Live, parcels: list[Parcel]) -> None:
+        """The same where nobody else waits, and a turn for each answer would only cost time."""
+        begun, left = self._delivery.started_at_once(live, parcels)
+        for parcel in left:
+            self._send_beside(live, parcel)
+        committed: list[int] = []
+        try:
+            for parcel, asked in begun:
+                try:
+                    committed += self._delivery.heard(live, parcel, asked)
+                except SteppedAside:
+                    # It would need a new connection, for which others would have to wait.
+                    self._send_beside(live, parcel)
+        finally:
+            if committed:
+                self._delivery.have_committed(live, committed)
 
     def _send_round(self, turns: Turns, own: _Round, live: Live) -> None:
         try:
             begun, left = self._delivery.started_together(own.sent)
             for each, parcel in left:
                 self._send_beside(each, parcel)
-            if not own.parked:
-                # Nobody else waits, and a turn for each answer would only cost time.
-                for sent, finish in begun:
-                    self._finish(sent, finish)
-                return
             for sent, finish in begun:
                 own.missing.update(_transactions_of(sent))
                 turns.start(self._finish_for_all, turns, own, sent, finish)
@@ -96,7 +111,6 @@ class Outbox:
         try:
             left = finish()
         except SteppedAside:
-            # It would need a new connection, for which others would have to wait.
             left = sent
         for live, parcel in left:
             self._send_beside(live, parcel)

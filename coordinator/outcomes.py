@@ -24,6 +24,9 @@ class Heuristic(enum.Enum):
     HAZARD = 4
 
 
+_COMMITTED_SIDE = (Status.COMMITTED, Status.COMMITTING)
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """How a transaction ended, or where it stands; with the damage, and why it was rolled back."""
@@ -35,7 +38,7 @@ class Outcome:
     @property
     def is_committed(self) -> bool:
         """Whether the decision was to commit."""
-        return self.status in (Status.COMMITTED, Status.COMMITTING)
+        return self.status in _COMMITTED_SIDE
 
 
 def damage_of(is_commit: bool, heuristics: Iterable[Heuristic]) -> Heuristic | None:

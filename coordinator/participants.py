@@ -13,7 +13,7 @@ told from how many there are at each place, without looking at anybody. What hol
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -50,6 +50,8 @@ TOGETHER = 64
 Part = dict[int, Participant]
 _NO_COUNTS = dict.fromkeys(Place, 0)
 _number = attrgetter("number")
+# Makes a value without its own `__new__`, which is Python and only names the fields.
+_new = tuple.__new__
 _PREPARED, _HEURISTIC = Place.PREPARED, Place.HEURISTIC
 _WRONG_PLACE = "a heuristic at the wrong place"
 
@@ -57,13 +59,15 @@ _WRONG_PLACE = "a heuristic at the wrong place"
 class Participants:
     """All participants of a transaction that have not left it."""
 
-    __slots__ = ("_parts", "counts", "untried")
+    __slots__ = ("_parts", "counts", "is_counted", "untried")
 
     def __init__(self, everybody: Iterable[Participant] = ()) -> None:
         self._parts: tuple[Part, ...] = ()
         # How many there are at each place, and how many prepared ones phase two has not tried.
         self.counts = _NO_COUNTS
         self.untried = 0
+        # Whether each was looked at when these were counted; else they follow from others.
+        self.is_counted = True
         if everybody:
             self._fill(everybody)
 
@@ -80,6 +84,25 @@ class Participants:
             counts[place] += 1
             untried += place is _PREPARED and not is_tried
         self._parts, self.counts, self.untried = tuple(parts), counts, untried
+
+    @classmethod
+    def all_prepared(cls, numbers: Sequence[int]) -> Participants:
+        """Those with these numbers, all of whom have prepared: what most transactions begin with.
+
+        The numbers ascend.
+        """
+        made = cls.__new__(cls)
+        parts: list[Part] = []
+        last = -1
+        for number in numbers:
+            assert number > last, "a participant is there twice"
+            while number >= TOGETHER * len(parts):
+                parts.append({})
+            parts[-1][number] = _new(Participant, (number, _PREPARED, False, False, None))
+            last = number
+        made._parts, made.untried, made.is_counted = tuple(parts), len(numbers), True
+        made.counts = {**_NO_COUNTS, _PREPARED: len(numbers)}
+        return made
 
     def __iter__(self) -> Iterator[Participant]:
         for part in self._parts:
@@ -113,6 +136,12 @@ class Participants:
         if len(added) == 1 and self._is_behind_all(added[0].number):
             return self.changed(None, added[0])
         return Participants([*self, *added] if self._parts else added)
+
+    def joined_by_prepared(self, numbers: Sequence[int]) -> Participants:
+        """The same with those who have these numbers, and have prepared already."""
+        if not self._parts:
+            return Participants.all_prepared(numbers)
+        return self.joined_by([Participant(number, _PREPARED) for number in numbers])
 
     def _is_behind_all(self, number: int) -> bool:
         """Whether nobody has the number or a higher one, as far as a glance can tell."""
@@ -153,10 +182,60 @@ class Participants:
             if is_elsewhere:
                 counts[place] += 1
             part[number] = after
+        return self._with({index: part}, counts, untried)
+
+    def told(self, numbers: Iterable[int]) -> Participants:
+        """The same, but that these have committed, and not yet durably.
+
+        Who has left, or whose heuristic outcome is noted, says so too late, and is as before.
+        """
+        copied: dict[int, Part] = {}
+        untried, count = self.untried, 0
+        for number in numbers:
+            part = copied.get(number // TOGETHER) or self._copied(number // TOGETHER, copied)
+            found = part.get(number)
+            if found is not None and found.place is not _HEURISTIC:
+                assert found.place is _PREPARED, "only who is prepared can commit"
+                untried -= not found.is_tried
+                part[number] = _new(Participant, (number, _PREPARED, True, True, None))
+                count += 1
+        return self._with(copied, self.counts, untried) if count else self
+
+    def left_by(self, numbers: Iterable[int]) -> tuple[Participants, list[int]]:
+        """The same without those of them whose heuristic outcome is not noted; and who left."""
+        copied: dict[int, Part] = {}
+        counts, untried = dict(self.counts), self.untried
+        gone: list[int] = []
+        for number in numbers:
+            part = copied.get(number // TOGETHER) or self._copied(number // TOGETHER, copied)
+            found = part.get(number)
+            if found is not None and found.place is not _HEURISTIC:
+                untried -= found.place is _PREPARED and not found.is_tried
+                counts[found.place] -= 1
+                del part[number]
+                gone.append(number)
+        return (self._with(copied, counts, untried), gone) if gone else (self, gone)
+
+    def _copied(self, index: int, copied: dict[int, Part]) -> Part:
+        """A part to be changed; one that is not there, or is empty by now, has nobody."""
+        if index in copied or index >= len(self._parts):
+            return {}
+        part = copied[index] = self._parts[index].copy()
+        return part
+
+    def _with(
+        self, copied: dict[int, Part], counts: dict[Place, int], untried: int
+    ) -> Participants:
+        """The same with these parts in place of those that they are copies of."""
         made = Participants.__new__(Participants)
-        is_only = not index and len(parts) < 2
-        made._parts = (part,) if is_only else (*parts[:index], part, *parts[index + 1 :])
-        made.counts, made.untried = counts, untried
+        if len(self._parts) < 2 and 0 in copied:
+            made._parts = (copied[0],)
+        else:
+            parts = list(self._parts)
+            for index, part in copied.items():
+                parts[index : index + 1] = [part]
+            made._parts = tuple(parts)
+        made.counts, made.untried, made.is_counted = counts, untried, False
         return made
 
     def recount(self) -> None:

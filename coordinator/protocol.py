@@ -104,6 +104,8 @@ class Event(NamedTuple):
     prepared: tuple[int, ...] = ()
     heuristic: Heuristic | None = None
     reason: str = ""
+    # DONE_LAZILY, SETTLED: others of whom the same is to be said, as if each came by itself.
+    others: tuple[int, ...] = ()
 
 
 class Act(enum.Enum):
@@ -139,24 +141,35 @@ Rule = Callable[[Transaction, Event], tuple[Transaction, Effects]]
 NOTHING: Effects = ()
 _FORCE_DECISION: Effects = (Effect(Act.FORCE_DECISION),)
 _ANSWER, _END = Effect(Act.ANSWER), Effect(Act.END)
+_ENDED: Effects = (_END,)
+_ANSWERED_AND_ENDED: Effects = (_ANSWER, _END)
+# Looked up once: these are met by every transaction.
+_PENDING, _IS_PREPARED = Place.PENDING, Place.PREPARED
+_PREPARED, _COMMITTING = Status.PREPARED, Status.COMMITTING
+_SEND_COMMIT, _NOTE_DONE = Act.SEND_COMMIT, Act.NOTE_DONE
+# Makes values of theirs without their own `__new__`, which is Python and only names the fields.
+_new = tuple.__new__
 # Where those are who may have work to undo.
 _OUTSTANDING = (Place.PENDING, Place.PREPARED, Place.FAILED)
 
 
 def step(transaction: Transaction, event: Event) -> tuple[Transaction, Effects]:
     """What the transaction is after the event, and what is to be done."""
-    before = transaction.status
-    rule = TRANSITIONS.get((before, event.kind))
-    assert rule is not None, f"{event.kind.name} cannot happen in {before.name}"
+    before, kind = transaction.status, event.kind
+    rule = TRANSITIONS.get((before, kind))
+    assert rule is not None, f"{kind.name} cannot happen in {before.name}"
     after, effects = rule(transaction, event)
     # Nothing has changed that was not checked before, where the same is handed back.
     if after is not transaction:
-        check(after)
-        status = after.status
+        status, participants = after.status, after.participants
         if status is not before:
+            check(after)
             assert (before, status) in ARROWS
-            if status in _RECOUNTED:
-                after.participants.recount()
+            if status in _RECOUNTED and not participants.is_counted:
+                participants.recount()
+        elif participants.counts is not transaction.participants.counts:
+            # Where status and counts are the same, `check` would look at what it has seen.
+            check(after)
     return after, effects
 
 
@@ -169,13 +182,14 @@ def decided(numbers: tuple[int, ...]) -> tuple[Transaction, Effects]:
 
 def outcome_of(transaction: Transaction) -> Outcome:
     """What whoever asks is told."""
-    is_commit = transaction.status in (Status.COMMITTING, Status.COMMITTED)
-    if transaction.status is Status.UNKNOWN:
-        return Outcome(Status.UNKNOWN, Heuristic.HAZARD, transaction.reason)
+    status, reason = transaction.status, transaction.reason
+    if status is Status.UNKNOWN:
+        return Outcome(Status.UNKNOWN, Heuristic.HAZARD, reason)
     if not transaction.participants.counts[Place.HEURISTIC]:
-        return Outcome(transaction.status, None, transaction.reason)
+        return Outcome(status, None, reason) if reason else _OUTCOMES[status]
+    is_commit = status in (Status.COMMITTING, Status.COMMITTED)
     heuristics = [p.heuristic for p in transaction.participants if p.heuristic is not None]
-    return Outcome(transaction.status, damage_of(is_commit, heuristics), transaction.reason)
+    return Outcome(status, damage_of(is_commit, heuristics), reason)
 
 
 def answer_to(transaction: Transaction, is_named: bool, number: int | None) -> Status | None:
@@ -213,13 +227,14 @@ def _mark(transaction: Transaction, event: Event) -> tuple[Transaction, Effects]
 def _commit(transaction: Transaction, event: Event) -> tuple[Transaction, Effects]:
     if transaction.is_nested:
         return _hand_up(transaction)
-    arrived = [Participant(number, Place.PREPARED) for number in event.prepared]
-    everybody = transaction.participants.joined_by(arrived) if arrived else transaction.participants
-    pending = everybody.numbers_at(Place.PENDING) if everybody.counts[Place.PENDING] else []
-    if not everybody and not transaction.is_keyed:
+    everybody = transaction.participants
+    if event.prepared:
+        everybody = everybody.joined_by_prepared(event.prepared)
+    elif not everybody and not transaction.is_keyed:
         return _finish(transaction, Status.COMMITTED)
-    if not pending:
-        return _turned(transaction, Status.PREPARED, everybody), _FORCE_DECISION
+    if not everybody.counts[_PENDING]:
+        return _turned(transaction, _PREPARED, everybody), _FORCE_DECISION
+    pending = everybody.numbers_at(Place.PENDING)
     gathered = transaction._replace(participants=everybody)
     asked = gathered._replace(status=Status.PREPARING)
     if len(everybody) == 1 and not transaction.is_keyed and not transaction.is_leased:
@@ -236,11 +251,11 @@ def _hand_up(transaction: Transaction) -> tuple[Transaction, Effects]:
 
 
 def _vote_for(transaction: Transaction, event: Event) -> tuple[Transaction, Effects]:
-    return _count(_put_at(transaction, event.participant, Place.PREPARED))
+    return _count(_put(transaction, Participant(event.participant, Place.PREPARED)))
 
 
 def _vote_read_only(transaction: Transaction, event: Event) -> tuple[Transaction, Effects]:
-    return _count(_put_at(transaction, event.participant, Place.READ_ONLY))
+    return _count(_put(transaction, Participant(event.participant, Place.READ_ONLY)))
 
 
 def _count(transaction: Transaction) -> tuple[Transaction, Effects]:
@@ -258,7 +273,7 @@ def _vote_against(transaction: Transaction, event: Event) -> tuple[Transaction, 
 
 
 def _no_vote(transaction: Transaction, event: Event) -> tuple[Transaction, Effects]:
-    return _roll_back(_put_at(transaction, event.participant, Place.FAILED), event)
+    return _roll_back(_put(transaction, Participant(event.participant, Place.FAILED)), event)
 
 
 def _heuristic_vote(transaction: Transaction, event: Event) -> tuple[Transaction, Effects]:
@@ -319,53 +334,53 @@ def _heuristic_rollback(transaction: Transaction, event: Event) -> tuple[Transac
 
 
 def _tell_everybody(transaction: Transaction, event: Event) -> tuple[Transaction, Effects]:
-    prepared = transaction.participants.numbers_at(Place.PREPARED)
+    prepared = transaction.participants.numbers_at(_IS_PREPARED)
     if not prepared:
         return _finish(transaction, Status.COMMITTED)
-    told = tuple([Effect(Act.SEND_COMMIT, number) for number in prepared])
-    return _turned(transaction, Status.COMMITTING, transaction.participants), told
+    told = tuple([_new(Effect, (_SEND_COMMIT, number)) for number in prepared])
+    return _turned(transaction, _COMMITTING, transaction.participants), told
 
 
 def _committed_there(transaction: Transaction, event: Event) -> tuple[Transaction, Effects]:
-    found = _unnoted(transaction, event)
-    if found is None:
+    everybody, gone = transaction.participants.left_by((event.participant, *event.others))
+    if not gone:
         return transaction, NOTHING
-    rest = _turned(transaction, transaction.status, transaction.participants.changed(found, None))
-    return _go_on(rest, (Effect(Act.NOTE_DONE, event.participant),))
+    noted = tuple([_new(Effect, (_NOTE_DONE, number)) for number in gone])
+    return _go_on(transaction, everybody, noted)
 
 
 def _committed_lazily(transaction: Transaction, event: Event) -> tuple[Transaction, Effects]:
-    found = _unnoted(transaction, event)
-    if found is None:
+    everybody = transaction.participants.told((event.participant, *event.others))
+    if everybody is transaction.participants:
         return transaction, NOTHING
-    told = Participant(event.participant, Place.PREPARED, is_tried=True, is_told=True)
-    everybody = transaction.participants.changed(found, told)
-    return _go_on(_turned(transaction, transaction.status, everybody), NOTHING)
+    return _go_on(transaction, everybody, NOTHING)
 
 
 def _not_reached(transaction: Transaction, event: Event) -> tuple[Transaction, Effects]:
     if _unnoted(transaction, event) is None:
         return transaction, NOTHING
-    tried = _put(transaction, Participant(event.participant, Place.PREPARED, is_tried=True))
-    return _go_on(tried, (Effect(Act.SEND_COMMIT_LATER, event.participant),))
+    tried = Participant(event.participant, Place.PREPARED, is_tried=True)
+    later = Effect(Act.SEND_COMMIT_LATER, event.participant)
+    return _go_on(transaction, transaction.participants.put(tried), (later,))
 
 
 def _heuristic_commit(transaction: Transaction, event: Event) -> tuple[Transaction, Effects]:
     if _unnoted(transaction, event) is None:
         return transaction, NOTHING
     noted, effects = _note_heuristic(transaction, event)
-    return _go_on(noted, effects)
+    return _go_on(noted, noted.participants, effects)
 
 
-def _go_on(transaction: Transaction, effects: Effects) -> tuple[Transaction, Effects]:
+def _go_on(
+    transaction: Transaction, everybody: Participants, effects: Effects
+) -> tuple[Transaction, Effects]:
     """Whoever waits is answered once everybody has been tried; the end comes with the last."""
-    participants = transaction.participants
-    if not participants.counts[Place.PREPARED]:
-        after, others = _finish(transaction, Status.COMMITTED)
-        return after, (*effects, *others)
-    if transaction.is_answered or participants.untried:
-        return transaction, effects
-    return _answered(transaction, transaction.status), (*effects, _ANSWER)
+    if not everybody.counts[_IS_PREPARED]:
+        others = _ENDED if transaction.is_answered else _ANSWERED_AND_ENDED
+        return _answered(transaction, Status.COMMITTED, everybody), (*effects, *others)
+    if transaction.is_answered or everybody.untried:
+        return _turned(transaction, transaction.status, everybody), effects
+    return _answered(transaction, transaction.status, everybody), (*effects, _ANSWER)
 
 
 # --- Answers to what comes late or too early -----------------------------------------------------
@@ -383,22 +398,18 @@ def _refuse(transaction: Transaction, event: Event) -> tuple[Transaction, Effect
 
 
 def _finish(transaction: Transaction, status: Status) -> tuple[Transaction, Effects]:
-    return _answered(transaction, status), (_END,) if transaction.is_answered else (_ANSWER, _END)
+    after = _answered(transaction, status, transaction.participants)
+    return after, _ENDED if transaction.is_answered else _ANSWERED_AND_ENDED
 
 
-def _answered(transaction: Transaction, status: Status) -> Transaction:
-    _, participants, is_nested, is_keyed, is_leased, is_delegated, _, reason = transaction
-    return Transaction(
-        status, participants, is_nested, is_keyed, is_leased, is_delegated, True, reason
-    )
+def _answered(transaction: Transaction, status: Status, participants: Participants) -> Transaction:
+    # All but status, participants, and whether it was answered.
+    return _new(Transaction, (status, participants, *transaction[2:6], True, transaction.reason))
 
 
 def _turned(transaction: Transaction, status: Status, participants: Participants) -> Transaction:
     """The same with another status and these participants: what happens to every transaction."""
-    _, _, is_nested, is_keyed, is_leased, is_delegated, is_answered, reason = transaction
-    return Transaction(
-        status, participants, is_nested, is_keyed, is_leased, is_delegated, is_answered, reason
-    )
+    return _new(Transaction, (status, participants, *transaction[2:]))
 
 
 def _unnoted(transaction: Transaction, event: Event) -> Participant | None:
@@ -408,13 +419,10 @@ def _unnoted(transaction: Transaction, event: Event) -> Participant | None:
 
 
 def _note_heuristic(transaction: Transaction, event: Event) -> tuple[Transaction, Effects]:
-    noted = _put(
-        transaction,
-        Participant(event.participant, Place.HEURISTIC, heuristic=event.heuristic),
-    )
+    noted = Participant(event.participant, Place.HEURISTIC, heuristic=event.heuristic)
     # Forced before it may be forgotten there, or nobody would know any more.
     force = Effect(Act.FORCE_HEURISTIC, event.participant)
-    return noted, (force, Effect(Act.SEND_FORGET, event.participant))
+    return _put(transaction, noted), (force, Effect(Act.SEND_FORGET, event.participant))
 
 
 def _is_outstanding(transaction: Transaction) -> bool:
@@ -425,10 +433,6 @@ def _is_outstanding(transaction: Transaction) -> bool:
 def _put(transaction: Transaction, changed: Participant) -> Transaction:
     everybody = transaction.participants.put(changed)
     return _turned(transaction, transaction.status, everybody)
-
-
-def _put_at(transaction: Transaction, number: int, place: Place) -> Transaction:
-    return _put(transaction, Participant(number, place))
 
 
 def _without(transaction: Transaction, number: int) -> Transaction:
@@ -521,6 +525,8 @@ STATES = (
     _S.ROLLED_BACK,
     _S.UNKNOWN,
 )
+# What most of them are told.
+_OUTCOMES = {status: Outcome(status) for status in STATES}
 IMPOSSIBLE = frozenset((s, k) for s in STATES for k in Kind if (s, k) not in TRANSITIONS)
 
 # The arrows of the drawing.

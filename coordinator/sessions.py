@@ -28,8 +28,10 @@ from dataclasses import dataclass, field
 
 from idl.otids import (
     BLOCK_NUMBERS,
+    GTRID_BYTES,
     PREFIX_BYTES,
     SECRET_BYTES,
+    TAG_BYTES,
     block_secret,
     decode_gtrid,
     is_issued,
@@ -226,9 +228,11 @@ class Sessions:
 
     def _held(self, gtrid: bytes) -> tuple[Session, bytes, bytearray, int] | None:
         """Session, secret, block and place of a name that looks like one of a living session."""
-        number = decode_gtrid(gtrid).number
-        if gtrid[:PREFIX_BYTES] != self.prefix:
+        if len(gtrid) != GTRID_BYTES or not gtrid.startswith(self.prefix):
+            # It raises for what is no name at all.
+            decode_gtrid(gtrid)
             return None
+        number = int.from_bytes(gtrid[PREFIX_BYTES:-TAG_BYTES])
         offset = number % BLOCK_NUMBERS
         holder = self._holders.get(number - offset)
         if holder is None:

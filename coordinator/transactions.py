@@ -6,7 +6,7 @@ event. What holds:
 1. A transaction's state changes with the lock held, and by `protocol.step` alone. Nothing is sent
    and nothing is forced while the lock is held.
 2. An effect is carried out by the thread whose event led to it, so each is carried out once.
-3. Who asks for the outcome waits for a promise, which is kept when the protocol says ANSWER.
+3. Who asks for the outcome before the protocol says ANSWER waits for a promise, kept by that.
 4. A transaction that is over leaves the table; what remains is in the ledger and in its session.
 
 It is long because every effect has its few lines here, and all of them rely on these rules.
@@ -15,7 +15,6 @@ It is long because every effect has its few lines here, and all of them rely on 
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from coordinator.decision_log import DecisionLog
@@ -68,19 +67,28 @@ class Transactions:
         self._log = log
         self._live: dict[bytes, Live] = {}
         self._by_key: dict[Key, Live] = {}
-        self._owners: Counter[str] = Counter()
+        self._owners: dict[str, int] = {}
         self._on_failure = on_failure
         self._at_end = at_end
         self._failure: BaseException | None = None
         self._is_forcing = False
         self._delivery = Delivery(tasks, settings, self.feed, self.feed_all)
         self._outbox = Outbox(self._delivery, self._spawn_sending, on_failure)
+        # What is done for a transaction, or for the participant of that number.
+        self._doings: dict[Act, Callable[[Live, int], None]] = {
+            Act.FORCE_DECISION: self._force_decision,
+            Act.FORCE_HEURISTIC: self._force_heuristic,
+            Act.NOTE_DONE: self._note_done,
+            Act.ANSWER: self._answer,
+            Act.END: self._end,
+        }
 
     # --- Finding
 
     def find(self, gtrid: bytes) -> Known:
         """The transaction, or how it ended. One that a client has begun by itself is live now."""
-        self._check_usable()
+        if self._failure is not None:
+            raise _unusable(self._failure)
         with self.lock:
             live = self._live.get(gtrid)
             if live is not None:
@@ -90,8 +98,7 @@ class Transactions:
                 return self._over(gtrid, standing)
             assert session is not None
             # Its time is its owner's to watch, who lives as long as the session does.
-            state = Transaction(is_leased=True)
-            return self._add(gtrid, session.owner, None, {session.number}, Key(), state)
+            return self._add(gtrid, session.owner, None, {session.number}, _NO_KEY, _LEASED)
 
     def _over(self, gtrid: bytes, standing: Standing) -> Outcome:
         ledger = self._log.ledger
@@ -127,8 +134,7 @@ class Transactions:
                 return live if live.state.status is Status.ACTIVE else None
             if self._log.ledger.is_committed(gtrid):
                 return None
-            state = Transaction(is_leased=True)
-            return self._add(gtrid, owner, None, set(), Key(), state)
+            return self._add(gtrid, owner, None, set(), _NO_KEY, _LEASED)
 
     def is_foreign(self, gtrid: bytes) -> bool:
         """Whether the name was not issued here, as far as this log knows."""
@@ -186,23 +192,23 @@ class Transactions:
         key: Key,
         state: Transaction,
     ) -> Live:
+        owned = self._owners.get(owner, 0)
         if state.status is Status.ACTIVE:
-            self._check_room(owner)
-        self._owners[owner] += 1
-        live = Live(gtrid, owner, self.tasks.promise(), self.tasks.now(), deadline, sessions, key)
-        live.state = state
+            self._check_room(owner, owned)
+        self._owners[owner] = owned + 1
+        live = Live(gtrid, owner, self.tasks.now(), deadline, sessions, key, state)
         self._live[gtrid] = live
         if key.version:
             self._by_key[key] = live
         return live
 
-    def _check_room(self, owner: str) -> None:
+    def _check_room(self, owner: str, owned: int) -> None:
         """Whether one more may begin. What was decided is carried out, however much there is."""
         if len(self._live) >= self.settings.transactions_max:
             raise system.IMP_LIMIT(f"{len(self._live)} transactions are under way; try again later")
-        if self._owners[owner] >= self.settings.transactions_per_owner_max:
+        if owned >= self.settings.transactions_per_owner_max:
             raise system.IMP_LIMIT(
-                f"{self._owners[owner]} transactions of {owner} are under way: end some of them"
+                f"{owned} transactions of {owner} are under way: end some of them"
             )
 
     def adopt(self, live: Live, session: int) -> None:
@@ -263,11 +269,7 @@ class Transactions:
         if live.state.status is not Status.ACTIVE:
             return ()
         live.digest = digest_of(tuple([enlisted.member.name for enlisted in prepared]))
-        before, live.numbers_given = live.numbers_given, live.numbers_given + len(prepared)
-        numbers = tuple(range(before + 1, live.numbers_given + 1))
-        for number, enlisted in zip(numbers, prepared, strict=True):
-            live.enlist(number, enlisted)
-        return numbers
+        return live.enlist_all(prepared)
 
     def rollback(self, live: Live, reason: str) -> Outcome:
         """How it ended: rolled back, unless it was decided otherwise before."""
@@ -276,17 +278,24 @@ class Transactions:
 
     def outcome(self, live: Live) -> Outcome:
         """How it ended, once that is known. Raises TIMEOUT, and then it may be asked for again."""
-        if not live.done.is_kept():
-            # Whatever was asked for is under way, and asked for again it says the same.
-            step_aside()
+        told = live.told or self._waited_for(live)
+        if isinstance(told, Outcome):
+            return told
+        raise _unusable(told)
+
+    def _waited_for(self, live: Live) -> Outcome | BaseException:
+        # Whatever was asked for is under way, and asked for again it says the same.
+        step_aside()
+        with self.lock:
+            if live.told is not None:
+                return live.told
+            done = live.done = live.done or self.tasks.promise()
         try:
-            found = live.done.wait(self.settings.answer_s)
+            told: Outcome | BaseException = done.wait(self.settings.answer_s)
         except TimeoutError as late:
-            told = "the outcome is not known yet: ask for it again"
-            raise system.TIMEOUT(told, system.Completion.MAYBE) from late
-        if isinstance(found, Outcome):
-            return found
-        raise _unusable(found)
+            reason = "the outcome is not known yet: ask for it again"
+            raise system.TIMEOUT(reason, system.Completion.MAYBE) from late
+        return told
 
     def feed(self, live: Live, event: Event) -> None:
         """The event has happened, and what follows from it is done."""
@@ -296,16 +305,21 @@ class Transactions:
 
     def feed_all(self, live: Live, events: Sequence[Event]) -> None:
         """All of these have happened, and then what follows from them is done."""
+        if len(events) == 1:
+            self.feed(live, events[0])
+            return
         # So nobody is noted as done with whom the transaction is over.
         effects: list[Effect] = []
-        for start in range(0, len(events), FED_TOGETHER):
+        count = 1 if events[0].others else FED_TOGETHER
+        for start in range(0, len(events), count):
             with self.lock:
-                for event in events[start : start + FED_TOGETHER]:
+                for event in events[start : start + count]:
                     effects += self._step(live, event)
         self._carry_out(live, tuple(effects))
 
     def _step(self, live: Live, event: Event) -> Effects:
-        self._check_usable()
+        if self._failure is not None:
+            raise _unusable(self._failure)
         if event.reason and event.participant >= 0:
             live.troubles[event.participant] = event.reason
         live.state, effects = step(live.state, event)
@@ -323,12 +337,14 @@ class Transactions:
         sent: list[Effect] = []
         later: list[int] = []
         for effect in effects:
-            if effect.act in _SENDS:
+            act, number = effect
+            if act in _SENDS:
                 sent.append(effect)
-            elif effect.act is Act.SEND_COMMIT_LATER:
-                later.append(effect.participant)
+            elif act in self._doings:
+                self._doings[act](live, number)
             else:
-                self._act(live, effect)
+                assert act is Act.SEND_COMMIT_LATER, f"{act.name}: who registers looks for itself"
+                later.append(number)
         if later:
             self._delivery.commit_later(live, later)
         if sent:
@@ -358,26 +374,22 @@ class Transactions:
             if self._failure is None:
                 raise
 
-    def _act(self, live: Live, effect: Effect) -> None:
-        match effect.act:
-            case Act.FORCE_DECISION:
-                self._force_decision(live)
-            case Act.FORCE_HEURISTIC:
-                self._force_heuristic(live, effect.participant)
-            case Act.NOTE_DONE:
-                if live.state.status is Status.COMMITTING:
-                    self._note(self._log.note_done, live.gtrid, effect.participant)
-            case Act.ANSWER:
-                live.done.keep(outcome_of(live.state))
-            case Act.END:
-                self._end(live)
-            case _:
-                raise AssertionError(f"{effect.act.name}: who registers looks for itself")
-
-    def _force_decision(self, live: Live) -> None:
+    def _answer(self, live: Live, number: int) -> None:
         with self.lock:
-            named = live.state.participants.numbers_at(Place.PREPARED)
-            members = {number: live.members[number].member for number in named}
+            live.tell(outcome_of(live.state))
+
+    def _note_done(self, live: Live, number: int) -> None:
+        if live.state.status is Status.COMMITTING:
+            self._note(self._log.note_done, live.gtrid, number)
+
+    def _force_decision(self, live: Live, number: int) -> None:
+        with self.lock:
+            participants, everybody = live.state.participants, live.members
+            if participants.counts[Place.PREPARED] == len(everybody):
+                members = {number: enlisted.member for number, enlisted in everybody.items()}
+            else:
+                named = participants.numbers_at(Place.PREPARED)
+                members = {number: everybody[number].member for number in named}
         decision = Decision(live.gtrid, live.owner, live.key, members, live.digest)
         try:
             if live.is_marked:
@@ -392,7 +404,7 @@ class Transactions:
             return
         except StorageError as failed:
             raise self._fail(failed) from failed
-        self.feed(live, Event(Kind.FORCED))
+        self.feed(live, _FORCED)
 
     def _force_soon(self) -> None:
         """What is written is on disk in a moment: no mark outlives its use for long."""
@@ -433,21 +445,21 @@ class Transactions:
             joined = self.join(live.parent, enlisted.member, enlisted.resource)
             assert joined is not None, "a subtransaction is committed while its parent is at work"
 
-    def _end(self, live: Live) -> None:
-        status = live.state.status
-        is_decided = live.gtrid in self._log.ledger.decisions
+    def _end(self, live: Live, number: int) -> None:
+        status, gtrid, owner = live.state.status, live.gtrid, live.owner
+        is_committed = status is Status.COMMITTED
         # What was committed without a decision must not pass for rolled back.
-        if status is Status.COMMITTED and (is_decided or self.sessions.is_own(live.gtrid)):
-            self._note(self._log.end, live.gtrid)
+        if is_committed and (gtrid in self._log.ledger.decisions or self.sessions.is_own(gtrid)):
+            self._note(self._log.end, gtrid)
         with self.lock:
-            if self._live.pop(live.gtrid, None) is not None:
-                self._owners[live.owner] -= 1
-                if not self._owners[live.owner]:
-                    del self._owners[live.owner]
-            if self._by_key.get(live.key) is live:
+            if self._live.pop(gtrid, None) is not None:
+                owned = self._owners[owner] = self._owners[owner] - 1
+                if not owned:
+                    del self._owners[owner]
+            if live.key.version and self._by_key.get(live.key) is live:
                 del self._by_key[live.key]
             if status is not Status.UNKNOWN:
-                self.sessions.note(live.gtrid, status is Status.COMMITTED)
+                self.sessions.note(gtrid, is_committed)
         self._at_end(live)
 
     # --- Recovery and operators
@@ -466,7 +478,7 @@ class Transactions:
             for number, member in decision.members.items():
                 live.enlist(number, enlist(member))
             live.digest = decision.digest
-            live.done.keep(Outcome(Status.COMMITTED))
+            live.tell(Outcome(Status.COMMITTED))
         for parcel in parcels(live, effects):
             self._spawn_sending(live, parcel)
 
@@ -503,13 +515,16 @@ class Transactions:
         """The log cannot be written: nothing more is decided, and whoever waits is told."""
         with self.lock:
             self._failure = self._failure or failed
-            waiting = list(self._live.values())
-        for live in waiting:
-            live.done.keep(failed)
+            for live in self._live.values():
+                live.tell(failed)
         self._on_failure(failed)
         return _unusable(failed)
 
 
+_NO_KEY = Key()
+_FORCED = Event(Kind.FORCED)
+# What clients have begun by themselves, and ask for by its name.
+_LEASED = Transaction(is_leased=True)
 _ENDS = {Status.COMMITTING: Status.COMMITTED, Status.ROLLING_BACK: Status.ROLLED_BACK}
 _SENDS = frozenset(
     (Act.SEND_PREPARE, Act.SEND_ONE_PHASE, Act.SEND_COMMIT, Act.SEND_ROLLBACK, Act.SEND_FORGET)

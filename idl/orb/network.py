@@ -112,7 +112,8 @@ class NetworkOrb:
 
     def reference_of(self, published: object) -> str:
         """See `Orb.reference_of`."""
-        return text_of(cast(Proxy, published))
+        proxy: Any = published
+        return text_of(proxy)
 
     def connections(self) -> tuple[int, int]:
         """How many peers have proven themselves to this server, and how many have not yet."""

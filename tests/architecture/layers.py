@@ -251,8 +251,8 @@ LAYERS = {
     "coordinator.redelivery":           f"coordinator.tasks {CALLS} idl.databases",
     "coordinator.fates":                f"coordinator.protocol {WORDS} idl.databases idl.otids",
     "coordinator.decision_log":         f"coordinator.ledger idl.otids {LOG} mqserver.errors",
-    "coordinator.live":                 "coordinator.ledger coordinator.protocol coordinator.tasks "
-                                        f"{WORDS}",
+    "coordinator.live":                 "coordinator.ledger coordinator.protocol "
+                                        f"coordinator.outcomes coordinator.tasks {WORDS}",
     "coordinator.ledger":               f"coordinator.outcomes {WORDS} mqserver.storage.format",
     "coordinator.protocol":             "coordinator.participants "
                                         f"coordinator.outcomes {WORDS}",

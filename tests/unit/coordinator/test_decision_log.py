@@ -243,6 +243,18 @@ def test_a_decision_is_on_disk_when_it_was_made(disk: RecordingDisk, log: Decisi
     assert found == {_gtrid(1): _decision(1)}
 
 
+def test_what_a_decision_says_is_what_its_record_says(
+    disk: RecordingDisk, log: DecisionLog
+) -> None:
+    log.decide(_decision(1))
+    log.decide(_decision(2, Key("import", 4)))
+    log.note_marked(_decision(3))
+    log.force_all()
+    found = _opened(_after_power_cut(disk)).ledger
+    assert found.decisions == log.ledger.decisions
+    assert found.marks == log.ledger.marks == {"import": 4}
+
+
 def test_a_decision_that_is_not_ended_comes_back_with_those_who_are_done(
     disk: RecordingDisk, log: DecisionLog
 ) -> None:

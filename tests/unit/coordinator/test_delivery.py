@@ -43,6 +43,7 @@ class Settler(SettlerServant):
         self.told: list[int] = []
         self.settled: list[int] = []
         self.trouble: system.SystemException | None = None
+        self.settle_trouble: system.SystemException | None = None
 
     def commitBranches(self, branches: tuple[otid_t, ...]) -> tuple[otid_t, ...]:
         self.told.append(len(branches))
@@ -52,6 +53,8 @@ class Settler(SettlerServant):
 
     def settle(self, branches: tuple[otid_t, ...]) -> None:
         self.settled.append(len(branches))
+        if self.settle_trouble is not None:
+            raise self.settle_trouble
         super().settle(branches)
 
 
@@ -235,6 +238,28 @@ def test_of_those_with_whom_all_is_over_nothing_is_written_one_by_one(
     node.coordinator.tasks.pass_time(1.0)
     assert node.is_over()
     assert noted == []
+
+
+@pytest.mark.parametrize("away", [(), ("first",), ("second",)])
+def test_who_is_durable_is_written_down_only_where_another_is_away(
+    node: Node, monkeypatch: pytest.MonkeyPatch, away: tuple[str, ...]
+) -> None:
+    noted: list[int] = []
+    log = node.coordinator.service.log
+    monkeypatch.setattr(log, "note_done", lambda gtrid, number: noted.append(number))
+    second = Settler(node.resources)
+    other = node.coordinator.orb.publish(second, Mq_Settler, "other")
+    n0, n1 = node.prepared(2)
+    assert node.decide((n0, mqParticipant("n1", n1.resource, other))) is Status.COMMITTED
+    for name, settler in (("first", node.settler), ("second", second)):
+        settler.settle_trouble = system.TRANSIENT("away") if name in away else None
+    node.coordinator.tasks.pass_time(1.0)
+    assert noted == {(): [], ("first",): [2], ("second",): [1]}[away]
+    assert node.is_over() is not bool(away)
+    node.settler.settle_trouble = second.settle_trouble = None
+    node.coordinator.tasks.pass_time(60.0)
+    assert node.is_over()
+    assert noted == {(): [], ("first",): [2], ("second",): [1]}[away]
 
 
 def test_where_a_settler_refuses_all_are_told_again_with_one_call(node: Node) -> None:

@@ -105,3 +105,72 @@ def test_counts_that_are_wrong_are_noticed() -> None:
     found.counts = found.counts | {Place.PREPARED: 1}
     with pytest.raises(AssertionError, match="counts are wrong"):
         found.recount()
+
+
+# --- Several at once -----------------------------------------------------------------------------
+
+
+def _prepared_of(chosen: list[tuple[int, int, Place, bool]]) -> Participants:
+    """Prepared ones, some of whom were tried, and some with a heuristic outcome."""
+    model: dict[int, Participant] = {}
+    for what, number, _, is_tried in chosen:
+        noted = Participant(number, Place.HEURISTIC, heuristic=Heuristic.MIXED)
+        model[number] = noted if not what else Participant(number, Place.PREPARED, is_tried)
+    return Participants(model.values())
+
+
+@given(changes, st.lists(numbers, max_size=30))
+def test_many_who_have_committed_are_the_same_as_one_after_the_other(
+    chosen: list[tuple[int, int, Place, bool]], heard: list[int]
+) -> None:
+    found = _prepared_of(chosen)
+    one_by_one = found
+    for number in heard:
+        before = one_by_one.find(number)
+        if before is not None and before.place is Place.PREPARED:
+            told = Participant(number, Place.PREPARED, is_tried=True, is_told=True)
+            one_by_one = one_by_one.changed(before, told)
+    together = found.told(heard)
+    together.recount()
+    found.recount()
+    assert together == one_by_one
+    assert (together.counts, together.untried) == (one_by_one.counts, one_by_one.untried)
+    assert together is found or not together.is_counted
+
+
+@given(changes, st.lists(numbers, max_size=30))
+def test_many_who_leave_are_the_same_as_one_after_the_other(
+    chosen: list[tuple[int, int, Place, bool]], leaving: list[int]
+) -> None:
+    found = _prepared_of(chosen)
+    one_by_one, gone = found, list[int]()
+    for number in leaving:
+        before = one_by_one.find(number)
+        if before is not None and before.place is Place.PREPARED:
+            one_by_one = one_by_one.without(number)
+            gone.append(number)
+    together, left = found.left_by(leaving)
+    together.recount()
+    found.recount()
+    assert (together, left) == (one_by_one, gone)
+    assert (together.counts, together.untried) == (one_by_one.counts, one_by_one.untried)
+    assert left or together is found
+
+
+def test_only_who_is_prepared_commits() -> None:
+    with pytest.raises(AssertionError, match="prepared"):
+        Participants([Participant(1)]).told((1,))
+
+
+@given(st.sets(numbers, min_size=1))
+def test_those_who_come_prepared_are_as_if_each_had_been_looked_at(chosen: set[int]) -> None:
+    came = sorted(chosen)
+    found = Participants.all_prepared(came)
+    assert found.is_counted
+    _is_counted(found, {number: Participant(number, Place.PREPARED) for number in came})
+
+
+@pytest.mark.parametrize("wrong", [(1, 1), (2, 1)])
+def test_nobody_comes_prepared_twice(wrong: tuple[int, ...]) -> None:
+    with pytest.raises(AssertionError, match="twice"):
+        Participants.all_prepared(wrong)

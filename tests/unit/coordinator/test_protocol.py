@@ -35,6 +35,7 @@ from coordinator.protocol import (
 )
 from idl.cos import Status
 from tests.protocol_walk import (
+    COMMIT_SIDE,
     TERMINAL,
     Explored,
     Limits,
@@ -125,6 +126,31 @@ def test_every_arrow_is_gone_along() -> None:
         for after in following
     }
     assert {arrow for arrow in gone if arrow[0] is not arrow[1]} == ARROWS.keys()
+
+
+@pytest.mark.parametrize("kind", [Kind.DONE_LAZILY, Kind.SETTLED])
+def test_several_who_say_the_same_at_once_are_as_if_each_said_it(kind: Kind) -> None:
+    tried = 0
+    for state, told in {
+        (world.state, world.told_commit) for world in (*_two().after, *_three().after)
+    }:
+        for numbers in itertools.permutations(told, 2) if state.status in COMMIT_SIDE else ():
+            first, *others = numbers
+            together, effects = step(state, Event(kind, first, others=tuple(others)))
+            one_by_one, each = _stepped(state, [Event(kind, number) for number in numbers])
+            assert together == one_by_one
+            assert sorted(effects, key=str) == sorted(each, key=str)
+            assert Effect(Act.END) not in effects[:-1]
+            tried += 1
+    assert tried > 100
+
+
+def _stepped(state: Transaction, events: list[Event]) -> tuple[Transaction, Effects]:
+    done: Effects = ()
+    for event in events:
+        state, effects = step(state, event)
+        done += effects
+    return state, done
 
 
 def test_from_everywhere_an_end_can_be_reached() -> None:
@@ -294,6 +320,19 @@ def test_a_participant_that_asks_is_told_what_cannot_change_any_more(
 
 
 # --- States that cannot be -----------------------------------------------------------------------
+
+
+def test_who_was_miscounted_is_noticed_before_a_decision_and_before_the_end() -> None:
+    asked, _ = _after(_joined(2), Event(Kind.COMMIT))
+    voted, _ = _after(asked, Event(Kind.VOTED_COMMIT, 0))
+    decided = _committing(2)
+    for state, event in (
+        (voted, Event(Kind.VOTED_COMMIT, 1)),
+        (decided, Event(Kind.SETTLED, 0, others=(1,))),
+    ):
+        state.participants.untried += 1
+        with pytest.raises(AssertionError, match="counts are wrong"):
+            step(state, event)
 
 
 def _some(*places: Place) -> Participants:
