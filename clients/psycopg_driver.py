@@ -5,7 +5,8 @@ prepare its `tpc_commit` is an ordinary commit, so that a marked transaction is 
 way. It is imported when somebody enlists a connection of it.
 
 A branch is prepared in the same request that writes its row, which spares a round trip; psycopg has
-no way to say that, so that its note of what is prepared is written here.
+no way to say that, so that its note of what is prepared is written here. What is asked for so is a
+plain text that goes beneath psycopg's cursors, whose work for it would take as long again.
 """
 
 from __future__ import annotations
@@ -13,6 +14,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
+
+import psycopg
+from psycopg import generators
+from psycopg.errors import error_from_result
+from psycopg.pq import ExecStatus, TransactionStatus
+from psycopg.rows import tuple_row
 
 from clients.database_drivers import (
     IDENTITY_QUERY,
@@ -29,6 +36,7 @@ _UNIQUE = "23505"
 _NO_TABLE = ("42P01", "3F000")
 _NO_PERMISSION = "42501"
 _OFF = "55000"
+_DONE = (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK)
 # A commit that is not yet on disk may be lost in a power cut, and it is the decision.
 _DURABLY = (
     " RETURNING set_config('synchronous_commit', CASE current_setting('synchronous_commit')"
@@ -44,14 +52,9 @@ class PsycopgDriver:
     can_prepare = True
 
     def __init__(self, connection: Any) -> None:
-        import psycopg
-        from psycopg.rows import tuple_row
-
         self._connection = connection
-        self._errors = psycopg.Error
-        self._statuses = psycopg.pq.TransactionStatus
-        self._cursor = psycopg.Cursor
-        self._tuples = tuple_row
+        # The branch as PostgreSQL knows it.
+        self._name = ""
 
     def address(self) -> str:
         """See `Driver.address`."""
@@ -66,7 +69,7 @@ class PsycopgDriver:
         try:
             row = self._run(query, (IDENTITY, WHOLE)).fetchone()
             connection.rollback()
-        except self._errors as failed:
+        except psycopg.Error as failed:
             trouble = self._trouble(failed)
             if not isinstance(trouble, Lost):
                 connection.rollback()
@@ -86,7 +89,7 @@ class PsycopgDriver:
                 "before it is enlisted"
             )
         status = connection.info.transaction_status
-        if status is not self._statuses.IDLE:
+        if status is not TransactionStatus.IDLE:
             raise NotEnlisted(
                 "the connection is in a transaction of its own already, to which even a select "
                 "belongs: commit it or roll it back, then enlist the connection"
@@ -96,8 +99,10 @@ class PsycopgDriver:
         """See `Driver.begin`."""
         connection = self._connection
         try:
-            connection.tpc_begin(connection.xid(*branch.xid))
-        except self._errors as failed:
+            xid = connection.xid(*branch.xid)
+            self._name = str(xid)
+            connection.tpc_begin(xid)
+        except psycopg.Error as failed:
             self.let_go()
             trouble = self._trouble(failed)
             if isinstance(trouble, Lost):
@@ -113,9 +118,9 @@ class PsycopgDriver:
                 "give it back to a pool"
             )
         status = connection.info.transaction_status
-        if status is self._statuses.INERROR:
+        if status is TransactionStatus.INERROR:
             return "one of its statements has failed, after which it can only be rolled back"
-        if status is not self._statuses.INTRANS:
+        if status is not TransactionStatus.INTRANS:
             return "its transaction was ended by a statement, and not by the transaction's owner"
         return ""
 
@@ -126,15 +131,13 @@ class PsycopgDriver:
     def prepare(self, table: str, row: tuple[str, str, str]) -> None:
         """See `Driver.prepare`."""
         connection = self._connection
-        xid, _ = connection._tpc
         # Digits, letters and few signs: nothing that could end a text.
-        assert not {"'", "\\"} & set("".join(row) + str(xid))
+        assert not {"'", "\\"} & set("".join(row) + self._name)
         written = insertion(table, "{}").format(*[f"'{value}'" for value in row])
-        # As one simple query: where the row is refused, PostgreSQL does not go on to the second.
-        both = f"{written}{_DURABLY}; PREPARE TRANSACTION '{xid}'"
         # First, as psycopg does it: from here on it may be prepared, whatever comes back.
-        connection._tpc = (xid, True)
-        self._do(lambda: self._run(both))
+        connection._tpc = (connection._tpc[0], True)
+        # As one simple query: where the row is refused, PostgreSQL does not go on to the second.
+        self._do(lambda: self._ask(f"{written}{_DURABLY}; PREPARE TRANSACTION '{self._name}'"))
 
     def commit(self) -> None:
         """See `Driver.commit`."""
@@ -144,16 +147,17 @@ class PsycopgDriver:
     def commit_prepared(self) -> None:
         """See `Driver.commit_prepared`."""
         try:
-            self._connection.tpc_commit()
-        except self._errors as failed:
+            self._ask(f"COMMIT PREPARED '{self._name}'")
+        except psycopg.Error as failed:
             self.let_go()
             raise self._trouble(failed) from failed
+        self._connection._tpc = None
 
     def rollback(self) -> None:
         """See `Driver.rollback`."""
         try:
             self._connection.tpc_rollback()
-        except self._errors:
+        except psycopg.Error:
             # It is gone with the connection, or was never prepared, or the coordinator does it.
             self.let_go()
 
@@ -168,19 +172,27 @@ class PsycopgDriver:
         connection._tpc = None
         try:
             connection.rollback()
-        except self._errors:
+        except psycopg.Error:
             connection.close()
 
-    def _run(self, statement: str, parameters: tuple[str, ...] | None = None) -> Any:
-        # Not the connection's own kind of cursor, which may want other places for parameters. What
-        # is never the same again is not worth being prepared by the server.
-        cursor = self._cursor(self._connection, row_factory=self._tuples)
-        return cursor.execute(statement, parameters, prepare=None if parameters else False)
+    def _ask(self, statement: str) -> None:
+        """It is carried out, as one simple query; its rows are of no interest."""
+        connection = self._connection
+        with connection.lock:
+            connection.pgconn.send_query(statement.encode())
+            results = connection.wait(generators.execute(connection.pgconn))
+        if results[-1].status not in _DONE:
+            raise error_from_result(results[-1], connection.info.encoding)
+
+    def _run(self, statement: str, parameters: tuple[str, ...]) -> Any:
+        # Not the connection's own kind of cursor, which may want other places for parameters.
+        cursor = psycopg.Cursor(self._connection, row_factory=tuple_row)
+        return cursor.execute(statement.encode(), parameters)
 
     def _do(self, work: Callable[[], object]) -> None:
         try:
             work()
-        except self._errors as failed:
+        except psycopg.Error as failed:
             raise self._trouble(failed) from failed
 
     def _trouble(self, failed: Exception) -> DatabaseTrouble:
