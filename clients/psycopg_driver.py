@@ -11,6 +11,7 @@ plain text that goes beneath psycopg's cursors, whose work for it would take as 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
@@ -55,6 +56,8 @@ class PsycopgDriver:
         self._connection = connection
         # The branch as PostgreSQL knows it.
         self._name = ""
+        # Whether it was asked to commit what is prepared, and has not answered yet.
+        self._is_committing = False
 
     def address(self) -> str:
         """See `Driver.address`."""
@@ -144,10 +147,22 @@ class PsycopgDriver:
         # Without a prepare this is an ordinary commit.
         self._do(self._connection.tpc_commit)
 
+    def begin_to_commit(self) -> None:
+        """See `Driver.begin_to_commit`."""
+        try:
+            self._send(f"COMMIT PREPARED '{self._name}'")
+        except psycopg.Error:
+            # What is wrong with the connection will be found out when it is waited for.
+            return
+        self._is_committing = True
+
     def commit_prepared(self) -> None:
         """See `Driver.commit_prepared`."""
         try:
-            self._ask(f"COMMIT PREPARED '{self._name}'")
+            if not self._is_committing:
+                self._send(f"COMMIT PREPARED '{self._name}'")
+            self._is_committing = False
+            self._receive()
         except psycopg.Error as failed:
             self.let_go()
             raise self._trouble(failed) from failed
@@ -168,6 +183,11 @@ class PsycopgDriver:
             return
         if getattr(connection, "_tpc", None) is None:
             return
+        if self._is_committing:
+            # Somebody was interrupted between the two: the answer is not to be another's.
+            self._is_committing = False
+            with contextlib.suppress(psycopg.Error):
+                self._receive()
         # psycopg keeps its own note until its own commit succeeds, and has no other way out.
         connection._tpc = None
         try:
@@ -177,9 +197,19 @@ class PsycopgDriver:
 
     def _ask(self, statement: str) -> None:
         """It is carried out, as one simple query; its rows are of no interest."""
+        self._send(statement)
+        self._receive()
+
+    def _send(self, statement: str) -> None:
         connection = self._connection
         with connection.lock:
             connection.pgconn.send_query(statement.encode())
+            connection.pgconn.flush()
+
+    def _receive(self) -> None:
+        connection = self._connection
+        with connection.lock:
+            # What could not be sent at once is sent first.
             results = connection.wait(generators.execute(connection.pgconn))
         if results[-1].status not in _DONE:
             raise error_from_result(results[-1], connection.info.encoding)
