@@ -53,6 +53,7 @@ class Deciding:
         reference = f"PYRO:{COORDINATION}@{coordinator}"
         self._coordinator = orb.proxy(reference, Mq_Coordinator, ATTEMPT_S)
         self._settlers: dict[Address, Mq_Settler] = {}
+        self._database_settlers: dict[str, Mq_Settler] = {}
         self.leases = Leases(self._coordinator, clock)
         self.databases = KnownDatabases(self._coordinator.listDatabases, clock, sleep)
 
@@ -106,7 +107,11 @@ class Deciding:
         """A branch in a database that has been prepared."""
         name = member_name(f"{DATABASE}/{database}", gtrid, branch)
         resource = neighbour_of(self._coordinator, name, Resource)
-        settler = neighbour_of(self._coordinator, f"{DATABASE_SETTLER}/{database}", Mq_Settler)
+        settler = self._database_settlers.get(database)
+        if settler is None:
+            name = f"{DATABASE_SETTLER}/{database}"
+            settler = neighbour_of(self._coordinator, name, Mq_Settler)
+            self._database_settlers[database] = settler
         return mqParticipant(branch, resource, settler)
 
     def decide(
