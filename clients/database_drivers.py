@@ -79,6 +79,9 @@ class Driver(Protocol):
     def commit(self) -> None:
         """All of it has happened. Raises `DatabaseTrouble`; then nothing has, unless `Lost`."""
 
+    def begin_to_commit(self) -> None:
+        """The database is at it, if that can be without waiting; `commit_prepared` follows."""
+
     def commit_prepared(self) -> None:
         """The prepared branch is committed. Raises `DatabaseTrouble`: then others will do it."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from functools import partial
 
 from clients.errors import OutcomeUnknown
 from clients.leases import Leases
@@ -23,10 +24,10 @@ from idl.coordination import (
     mqParticipant,
     mqTransactionKey,
 )
-from idl.cos import RecoveryCoordinator, Resource, Status
+from idl.cos import RecoveryCoordinator, Resource, Status, otid_t
 from idl.databases import DATABASE, DATABASE_SETTLER, MARKED
 from idl.otids import BRANCH, RECOVERY, SETTLER, member_name, otid_of, split_otid
-from idl.proxies import neighbour_of
+from idl.proxies import is_foretold, neighbour_of, started
 
 COORDINATION = "coordination"
 ATTEMPT_S = 10.0
@@ -52,6 +53,7 @@ class Deciding:
         reference = f"PYRO:{COORDINATION}@{coordinator}"
         self._coordinator = orb.proxy(reference, Mq_Coordinator, ATTEMPT_S)
         self._settlers: dict[Address, Mq_Settler] = {}
+        self._database_settlers: dict[str, Mq_Settler] = {}
         self.leases = Leases(self._coordinator, clock)
         self.databases = KnownDatabases(self._coordinator.listDatabases, clock, sleep)
 
@@ -105,21 +107,49 @@ class Deciding:
         """A branch in a database that has been prepared."""
         name = member_name(f"{DATABASE}/{database}", gtrid, branch)
         resource = neighbour_of(self._coordinator, name, Resource)
-        settler = neighbour_of(self._coordinator, f"{DATABASE_SETTLER}/{database}", Mq_Settler)
+        settler = self._database_settlers.get(database)
+        if settler is None:
+            name = f"{DATABASE_SETTLER}/{database}"
+            settler = neighbour_of(self._coordinator, name, Mq_Settler)
+            self._database_settlers[database] = settler
         return mqParticipant(branch, resource, settler)
 
     def decide(
-        self, gtrid: bytes, participants: tuple[mqParticipant, ...], patience_s: float
+        self,
+        gtrid: bytes,
+        participants: tuple[mqParticipant, ...],
+        patience_s: float,
+        meanwhile: Callable[[], None] | None = None,
     ) -> mqOutcome:
-        """How the transaction ended. Raises `OutcomeUnknown` when nobody says so for so long."""
-        outcome = self._insist(
-            gtrid, lambda: self._coordinator.decide(otid_of(gtrid), participants), patience_s
-        )
+        """How the transaction ended. Raises `OutcomeUnknown` when nobody says so for so long.
+
+        `meanwhile` is done once it is committed, if that is known before all have been told.
+        """
+        arguments = (otid_of(gtrid), participants)
+        if meanwhile is None:
+            outcome = self._insist(gtrid, lambda: self._coordinator.decide(*arguments), patience_s)
+        else:
+            call = partial(self._decide_foretold, meanwhile, *arguments)
+            outcome = self._insist(gtrid, call, patience_s)
         if outcome.status is Status.ROLLED_BACK:
             # Perhaps because the coordinator was restarted, and then our names are all over.
             with contextlib.suppress(system.SystemException):
                 self.leases.renew()
         return outcome
+
+    def _decide_foretold(
+        self, meanwhile: Callable[[], None], otid: otid_t, participants: tuple[mqParticipant, ...]
+    ) -> mqOutcome:
+        waiting = started(self._coordinator.decideForetold, otid, participants)
+        if waiting is None:
+            return self._coordinator.decide(otid, participants)
+        if is_foretold(waiting):
+            meanwhile()
+        try:
+            return waiting()
+        except system.BAD_OPERATION:
+            # A coordinator of an earlier version.
+            return self._coordinator.decide(otid, participants)
 
     def decide_marked(
         self,

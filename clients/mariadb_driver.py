@@ -188,6 +188,9 @@ class MariadbDriver:
             raise Lost(str(trouble)) from failed
         self._state = _State.NONE
 
+    def begin_to_commit(self) -> None:
+        """See `Driver.begin_to_commit`. PyMySQL cannot ask without waiting."""
+
     def commit_prepared(self) -> None:
         """See `Driver.commit_prepared`."""
         try:

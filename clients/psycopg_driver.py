@@ -5,14 +5,22 @@ prepare its `tpc_commit` is an ordinary commit, so that a marked transaction is 
 way. It is imported when somebody enlists a connection of it.
 
 A branch is prepared in the same request that writes its row, which spares a round trip; psycopg has
-no way to say that, so that its note of what is prepared is written here.
+no way to say that, so that its note of what is prepared is written here. What is asked for so is a
+plain text that goes beneath psycopg's cursors, whose work for it would take as long again.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
+
+import psycopg
+from psycopg import generators
+from psycopg.errors import error_from_result
+from psycopg.pq import ExecStatus, TransactionStatus
+from psycopg.rows import tuple_row
 
 from clients.database_drivers import (
     IDENTITY_QUERY,
@@ -29,6 +37,7 @@ _UNIQUE = "23505"
 _NO_TABLE = ("42P01", "3F000")
 _NO_PERMISSION = "42501"
 _OFF = "55000"
+_DONE = (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK)
 # A commit that is not yet on disk may be lost in a power cut, and it is the decision.
 _DURABLY = (
     " RETURNING set_config('synchronous_commit', CASE current_setting('synchronous_commit')"
@@ -44,14 +53,11 @@ class PsycopgDriver:
     can_prepare = True
 
     def __init__(self, connection: Any) -> None:
-        import psycopg
-        from psycopg.rows import tuple_row
-
         self._connection = connection
-        self._errors = psycopg.Error
-        self._statuses = psycopg.pq.TransactionStatus
-        self._cursor = psycopg.Cursor
-        self._tuples = tuple_row
+        # The branch as PostgreSQL knows it.
+        self._name = ""
+        # Whether it was asked to commit what is prepared, and has not answered yet.
+        self._is_committing = False
 
     def address(self) -> str:
         """See `Driver.address`."""
@@ -66,7 +72,7 @@ class PsycopgDriver:
         try:
             row = self._run(query, (IDENTITY, WHOLE)).fetchone()
             connection.rollback()
-        except self._errors as failed:
+        except psycopg.Error as failed:
             trouble = self._trouble(failed)
             if not isinstance(trouble, Lost):
                 connection.rollback()
@@ -86,7 +92,7 @@ class PsycopgDriver:
                 "before it is enlisted"
             )
         status = connection.info.transaction_status
-        if status is not self._statuses.IDLE:
+        if status is not TransactionStatus.IDLE:
             raise NotEnlisted(
                 "the connection is in a transaction of its own already, to which even a select "
                 "belongs: commit it or roll it back, then enlist the connection"
@@ -96,8 +102,10 @@ class PsycopgDriver:
         """See `Driver.begin`."""
         connection = self._connection
         try:
-            connection.tpc_begin(connection.xid(*branch.xid))
-        except self._errors as failed:
+            xid = connection.xid(*branch.xid)
+            self._name = str(xid)
+            connection.tpc_begin(xid)
+        except psycopg.Error as failed:
             self.let_go()
             trouble = self._trouble(failed)
             if isinstance(trouble, Lost):
@@ -113,9 +121,9 @@ class PsycopgDriver:
                 "give it back to a pool"
             )
         status = connection.info.transaction_status
-        if status is self._statuses.INERROR:
+        if status is TransactionStatus.INERROR:
             return "one of its statements has failed, after which it can only be rolled back"
-        if status is not self._statuses.INTRANS:
+        if status is not TransactionStatus.INTRANS:
             return "its transaction was ended by a statement, and not by the transaction's owner"
         return ""
 
@@ -126,34 +134,51 @@ class PsycopgDriver:
     def prepare(self, table: str, row: tuple[str, str, str]) -> None:
         """See `Driver.prepare`."""
         connection = self._connection
-        xid, _ = connection._tpc
+        if connection.pgconn.pipeline_status:
+            # What is asked for in one is answered later, and would pass for a vote.
+            raise DatabaseTrouble(
+                "its connection is in a pipeline, in which nothing can be prepared: leave the "
+                "block `with conn.pipeline()` before the transaction ends"
+            )
         # Digits, letters and few signs: nothing that could end a text.
-        assert not {"'", "\\"} & set("".join(row) + str(xid))
+        assert not {"'", "\\"} & set("".join(row) + self._name)
         written = insertion(table, "{}").format(*[f"'{value}'" for value in row])
-        # As one simple query: where the row is refused, PostgreSQL does not go on to the second.
-        both = f"{written}{_DURABLY}; PREPARE TRANSACTION '{xid}'"
         # First, as psycopg does it: from here on it may be prepared, whatever comes back.
-        connection._tpc = (xid, True)
-        self._do(lambda: self._run(both))
+        connection._tpc = (connection._tpc[0], True)
+        # As one simple query: where the row is refused, PostgreSQL does not go on to the second.
+        self._do(lambda: self._ask(f"{written}{_DURABLY}; PREPARE TRANSACTION '{self._name}'"))
 
     def commit(self) -> None:
         """See `Driver.commit`."""
         # Without a prepare this is an ordinary commit.
         self._do(self._connection.tpc_commit)
 
+    def begin_to_commit(self) -> None:
+        """See `Driver.begin_to_commit`."""
+        try:
+            self._send(f"COMMIT PREPARED '{self._name}'")
+        except psycopg.Error:
+            # What is wrong with the connection will be found out when it is waited for.
+            return
+        self._is_committing = True
+
     def commit_prepared(self) -> None:
         """See `Driver.commit_prepared`."""
         try:
-            self._connection.tpc_commit()
-        except self._errors as failed:
+            if not self._is_committing:
+                self._send(f"COMMIT PREPARED '{self._name}'")
+            self._is_committing = False
+            self._receive()
+        except psycopg.Error as failed:
             self.let_go()
             raise self._trouble(failed) from failed
+        self._connection._tpc = None
 
     def rollback(self) -> None:
         """See `Driver.rollback`."""
         try:
             self._connection.tpc_rollback()
-        except self._errors:
+        except psycopg.Error:
             # It is gone with the connection, or was never prepared, or the coordinator does it.
             self.let_go()
 
@@ -164,23 +189,46 @@ class PsycopgDriver:
             return
         if getattr(connection, "_tpc", None) is None:
             return
+        if self._is_committing:
+            # Somebody was interrupted between the two: the answer is not to be another's.
+            self._is_committing = False
+            with contextlib.suppress(psycopg.Error):
+                self._receive()
         # psycopg keeps its own note until its own commit succeeds, and has no other way out.
         connection._tpc = None
         try:
             connection.rollback()
-        except self._errors:
+        except psycopg.Error:
             connection.close()
 
-    def _run(self, statement: str, parameters: tuple[str, ...] | None = None) -> Any:
-        # Not the connection's own kind of cursor, which may want other places for parameters. What
-        # is never the same again is not worth being prepared by the server.
-        cursor = self._cursor(self._connection, row_factory=self._tuples)
-        return cursor.execute(statement, parameters, prepare=None if parameters else False)
+    def _ask(self, statement: str) -> None:
+        """It is carried out, as one simple query; its rows are of no interest."""
+        self._send(statement)
+        self._receive()
+
+    def _send(self, statement: str) -> None:
+        connection = self._connection
+        with connection.lock:
+            connection.pgconn.send_query(statement.encode())
+            connection.pgconn.flush()
+
+    def _receive(self) -> None:
+        connection = self._connection
+        with connection.lock:
+            # What could not be sent at once is sent first.
+            results = connection.wait(generators.execute(connection.pgconn))
+        if results[-1].status not in _DONE:
+            raise error_from_result(results[-1], connection.info.encoding)
+
+    def _run(self, statement: str, parameters: tuple[str, ...]) -> Any:
+        # Not the connection's own kind of cursor, which may want other places for parameters.
+        cursor = psycopg.Cursor(self._connection, row_factory=tuple_row)
+        return cursor.execute(statement.encode(), parameters)
 
     def _do(self, work: Callable[[], object]) -> None:
         try:
             work()
-        except self._errors as failed:
+        except psycopg.Error as failed:
             raise self._trouble(failed) from failed
 
     def _trouble(self, failed: Exception) -> DatabaseTrouble:

@@ -118,6 +118,10 @@ class SqliteDriver:
             raise
         self._restore()
 
+    def begin_to_commit(self) -> NoReturn:
+        """Never called: `can_prepare` says so."""
+        raise AssertionError("SQLite has no two-phase commit")
+
     def commit_prepared(self) -> NoReturn:
         """Never called: `can_prepare` says so."""
         raise AssertionError("SQLite has no two-phase commit")

@@ -476,7 +476,7 @@ class Transaction:
         if marked is not None:
             self._commit_by_mark(marked, participants, deciding)
         elif participants or self._is_shared:
-            self._have_decided(participants, deciding)
+            self._have_decided(participants, deciding, databases)
         if databases is not None:
             databases.commit_prepared()
 
@@ -509,11 +509,21 @@ class Transaction:
             self._roll_back(f"database {marked.database}: its connection was lost in the commit")
             raise RolledBack(self._reason)
 
-    def _have_decided(self, participants: tuple[mqParticipant, ...], deciding: Deciding) -> None:
+    def _have_decided(
+        self,
+        participants: tuple[mqParticipant, ...],
+        deciding: Deciding,
+        databases: Databases | None,
+    ) -> None:
         self._status = Outcome.IN_DOUBT
+        # What is prepared in databases need not wait until the nodes have been told.
+        meanwhile = None if databases is None else databases.begin_to_commit
         try:
-            outcome = deciding.decide(self._gtrid, participants, self._home.timeout_s)
-        except OutcomeUnknown:
+            outcome = deciding.decide(self._gtrid, participants, self._home.timeout_s, meanwhile)
+        except OutcomeUnknown as silent:
+            if databases is not None and databases.is_decided:
+                log.warning("committed; the nodes will hear of it later: %s", silent)
+                return
             self._home.doubt(self._gtrid)
             raise
         except (HeuristicMixed, HeuristicHazard):

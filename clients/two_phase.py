@@ -227,6 +227,8 @@ class Databases:
     def __init__(self, known: KnownDatabases) -> None:
         self._known = known
         self.branches: list[DatabaseBranch] = []
+        # Whether it is known that the transaction is committed.
+        self.is_decided = False
 
     @property
     def marked(self) -> DatabaseBranch | None:
@@ -315,6 +317,12 @@ class Databases:
     ) -> tuple[mqParticipant, ...]:
         """Those that are prepared, as the coordinator knows them."""
         return tuple([made(each.database, each.gtrid, each.name) for each in self.two_phase])
+
+    def begin_to_commit(self) -> None:
+        """It was decided so: those that were prepared are on their way, as far as that goes."""
+        self.is_decided = True
+        for branch in self.two_phase:
+            branch.driver.begin_to_commit()
 
     def commit_prepared(self) -> None:
         """It was decided so: those that were prepared are committed."""

@@ -11,6 +11,7 @@ Drivers are known by the modules of their classes, so that none is imported befo
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -31,7 +32,8 @@ class Unwrapped(NamedTuple):
 
 def unwrapped(given: Any) -> Unwrapped:
     """The connection in what an application has. Raises `NotEnlisted`."""
-    names = _names(given)
+    kind: Any = type(given)
+    names = _names(kind)
     if "sqlalchemy.engine.base.Engine" in names:
         opened = given.connect()
         try:
@@ -94,15 +96,16 @@ def _of_sqlalchemy(connection: Any) -> Unwrapped:
     return inner._replace(used=connection, close=leave)
 
 
-def _names(given: object) -> set[str]:
-    return {f"{each.__module__}.{each.__name__}" for each in type(given).__mro__}
+@functools.lru_cache(maxsize=64)
+def _names(kind: type) -> frozenset[str]:
+    return frozenset([f"{each.__module__}.{each.__name__}" for each in kind.__mro__])
 
 
 def _nothing() -> None:
     """Who brought the connection closes it."""
 
 
-def _refusal(given: object, names: set[str]) -> str:
+def _refusal(given: object, names: frozenset[str]) -> str:
     if any(name.endswith((".AsyncConnection", ".AsyncEngine", ".AsyncSession")) for name in names):
         return "connections of asyncio cannot take part: transactions are synchronous"
     if "sqlalchemy.orm.session.Session" in names:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import logging
+from collections.abc import Callable
 
 from coordinator.database_desk import DatabaseDesk
 from coordinator.database_objects import DatabaseObjects
@@ -21,6 +22,7 @@ from coordinator.service import Service
 from coordinator.sessions import Session, TooMany
 from coordinator.timeouts import UNDECIDED
 from idl import system
+from idl.call import foretelling
 from idl.coordination import (
     Mq_Coordinator,
     Mq_TransactionAdmin,
@@ -149,6 +151,19 @@ class CoordinationServant:
     @prompt
     def decide(self, otid: otid_t, participants: mqParticipantList) -> mqOutcome:
         """See `Mq_Coordinator.decide`."""
+        return self._decide(otid, participants, None)
+
+    @prompt
+    def decideForetold(self, otid: otid_t, participants: mqParticipantList) -> mqOutcome:
+        """See `Mq_Coordinator.decideForetold`."""
+        return self._decide(otid, participants, foretelling())
+
+    def _decide(
+        self,
+        otid: otid_t,
+        participants: mqParticipantList,
+        foretell: Callable[[], object] | None,
+    ) -> mqOutcome:
         prepared, names = self._enlisted(participants)
         gtrid = _gtrid(otid)
         known = self._transactions.find(gtrid)
@@ -156,7 +171,7 @@ class CoordinationServant:
             if known.parent is not None and prepared:
                 # They would ask for the subtransaction's outcome, and that is not theirs.
                 raise system.BAD_PARAM("participants of a subtransaction register themselves")
-            outcome = self._service.family.commit(check_owner(known), prepared)
+            outcome = self._service.family.commit(check_owner(known), prepared, foretell)
             decided_with: int | None = known.digest
         elif known.status is Status.UNKNOWN and known.damage is None:
             raise system.INVALID_TRANSACTION(known.reason)

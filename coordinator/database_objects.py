@@ -27,7 +27,6 @@ from coordinator.registry import Registry
 from coordinator.service import Service
 from coordinator.verdicts import Verdicts
 from idl import system
-from idl.call import Reference
 from idl.coordination import Mq_Settler, mqOtidList
 from idl.cos import (
     HeuristicCommit,
@@ -111,14 +110,15 @@ class DatabaseObjects:
         """
         if not member.resource.startswith(_OF_DATABASES):
             return None
-        _, _, rest = Reference.parse(member.resource).name.partition("/")
+        rest = member.resource.removeprefix(_OF_DATABASES).partition("@")[0]
         name, branch = _split(rest)
         if not is_ours(branch, self.verdicts.identity):
             return None
-        own = f"{DATABASE_SETTLER}/{name}"
-        if not member.settler or Reference.parse(member.settler).name != own:
-            return Enlisted(member._replace(settler=""), self.resource(rest), None)
-        return Enlisted(member, ResourceServant(self, name, branch, True), self.settler(name))
+        if member.settler.partition("@")[0] != f"PYRO:{DATABASE_SETTLER}/{name}":
+            resource = ResourceServant(self, name, branch)
+            return Enlisted(member._replace(settler=""), resource, None)
+        resource = ResourceServant(self, name, branch, True)
+        return Enlisted(member, resource, SettlerServant(self, name))
 
     def resource(self, rest: str) -> ResourceServant:
         """The resource of a branch."""

@@ -59,7 +59,12 @@ class Family:
             parent.children.append(child)
             return child
 
-    def commit(self, live: Live, prepared: Sequence[Enlisted] = ()) -> Outcome:
+    def commit(
+        self,
+        live: Live,
+        prepared: Sequence[Enlisted] = (),
+        foretell: Callable[[], object] | None = None,
+    ) -> Outcome:
         """See `Transactions.commit`; everybody who is to be told before has been told."""
         with self._transactions.lock:
             if live.parent or live.children or live.synchronizations or live.aware:
@@ -81,7 +86,7 @@ class Family:
         elif live.state.status is Status.ACTIVE:
             # Another call is about to commit it, and is still telling those who come before.
             return self._transactions.outcome(live)
-        return self._transactions.commit(live, prepared)
+        return self._transactions.commit(live, prepared, foretell)
 
     def rollback(self, live: Live, reason: str) -> Outcome:
         """See `Transactions.rollback`; its subtransactions go with it."""

@@ -5,7 +5,7 @@ Values and plain records; what happens to them is said by `protocol.py` and done
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -72,6 +72,8 @@ class Live:
     numbers_given: int = 0
     registered: int = 0
     digest: int = 0
+    # Who waits for the decision, to act upon it, before those who take part have heard of it.
+    foretell: Callable[[], object] | None = None
     # A database's mark has decided it: whoever is in doubt asks for that.
     is_marked: bool = False
     # How it ended, or why nobody can say: what whoever asks is told, once that is known; and what

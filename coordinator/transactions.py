@@ -240,8 +240,16 @@ class Transactions:
             live.state, effects = step(live.state, Event(Kind.MARK, reason=reason))
             return effects == ()
 
-    def commit(self, live: Live, prepared: Sequence[Enlisted] = ()) -> Outcome:
-        """How it ended: committed if all agree. Asked again, the same answer."""
+    def commit(
+        self,
+        live: Live,
+        prepared: Sequence[Enlisted] = (),
+        foretell: Callable[[], object] | None = None,
+    ) -> Outcome:
+        """How it ended: committed if all agree. Asked again, the same answer.
+
+        It may be foretold that it is committed, where this call is the one that decides.
+        """
         with self.lock:
             reason = self._refusal(live, len(prepared))
             if reason:
@@ -249,6 +257,9 @@ class Transactions:
             else:
                 event = Event(Kind.COMMIT, prepared=self._name(live, prepared))
             effects = self._step(live, event)
+            if effects and effects[0].act is Act.FORCE_DECISION:
+                # By this thread, so that only who serves the call writes to its caller.
+                live.foretell = foretell
         self._carry_out(live, effects)
         return self.outcome(live)
 
@@ -404,6 +415,9 @@ class Transactions:
             return
         except StorageError as failed:
             raise self._fail(failed) from failed
+        foretell, live.foretell = live.foretell, None
+        if foretell is not None:
+            foretell()
         self.feed(live, _FORCED)
 
     def _force_soon(self) -> None:

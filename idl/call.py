@@ -112,6 +112,8 @@ class Call(NamedTuple):
     principal: Principal
     peer_host: str
     transaction: PropagationContext | None = None
+    # Tells the caller something in advance, where it can be told: see `foretelling`.
+    foretell: Callable[[bytes], None] | None = None
 
 
 _SERVING: ContextVar[Call | None] = ContextVar("oncemq_serving", default=None)
@@ -123,6 +125,17 @@ def current_call() -> Call:
     if call is None:
         raise LookupError("no call is being served here")
     return call
+
+
+def foretelling() -> Callable[[], None]:
+    """Has the caller of this call told that its answer will come, and be no refusal.
+
+    For an operation whose callers are to know that, and only by the thread that serves the call,
+    once. What is told is lost where the caller does not wait for it, or there is no network.
+    """
+    call = current_call()
+    foretell, request_id = call.foretell, call.request_id
+    return (lambda: None) if foretell is None else (lambda: foretell(request_id))
 
 
 def serve_within(call: Call, function: Callable[..., Any], arguments: Sequence[Any]) -> Any:

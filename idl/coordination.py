@@ -143,6 +143,9 @@ class Mq_Coordinator(Protocol):
     @operation(HeuristicMixed, HeuristicHazard, idempotent=True)
     def decide(self, otid: otid_t, participants: mqParticipantList) -> mqOutcome: ...
 
+    @operation(HeuristicMixed, HeuristicHazard, idempotent=True)
+    def decideForetold(self, otid: otid_t, participants: mqParticipantList) -> mqOutcome: ...
+
     @operation(DatabaseNotFound, HeuristicMixed, HeuristicHazard, idempotent=True)
     def decideMarked(
         self,

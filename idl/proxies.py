@@ -225,6 +225,15 @@ def _started(
     return waiting
 
 
+def is_foretold(waiting: Callable[[], object]) -> bool:
+    """Whether the call under way was foretold to succeed, and its answer is still to come.
+
+    It waits for that, or else for the answer, which `waiting` then has.
+    """
+    hear: Callable[[], bool] | None = getattr(waiting, "is_foretold", None)
+    return hear is not None and hear()
+
+
 def _ordered(
     operation: Operation, arguments: tuple[Any, ...], named: dict[str, Any]
 ) -> tuple[Any, ...]:

@@ -33,7 +33,9 @@ class NetworkLink(frames.Stream):
         super().__init__(sock)
         self._address = address
         self._seq = 0
-        self._policy = _policy(limits, limits.message_bytes_max, frames.RESULT)
+        self._policy = _policy(
+            limits, limits.message_bytes_max, frames.RESULT, more_flags=frames.FORETOLD
+        )
 
     def exchange(self, request: Request, deadline: float) -> Answer:
         """See `Link.exchange`."""
@@ -54,10 +56,25 @@ class NetworkLink(frames.Stream):
 
     def receive_answer(self, request: Request, deadline: float) -> Answer:
         """See `Link.receive_answer`."""
+        return self.hear(request, deadline) or self._after_word(request, deadline)
+
+    def _after_word(self, request: Request, deadline: float) -> Answer:
+        answer = self.hear(request, deadline)
+        if answer is None:
+            told = frames.Refused("the answer was foretold twice")
+            self._fail(request, told, system.Completion.MAYBE)
+        return answer
+
+    def hear(self, request: Request, deadline: float) -> Answer | None:
+        """See `Link.hear`."""
         try:
             _, flags, seq, request_id, body, _ = self.receive(self._policy, deadline)
             if seq != self._seq or request_id != request.request_id:
                 raise frames.Refused("the answer belongs to another call")
+            if flags & frames.FORETOLD:
+                if flags != frames.FORETOLD or body:
+                    raise frames.Refused("what is foretold is no answer")
+                return None
             return Answer(wire.unpack(body), bool(flags & frames.EXCEPTION))
         except (OSError, frames.Refused, wire.Unreadable) as failed:
             self._fail(request, failed, system.Completion.MAYBE)
@@ -151,11 +168,11 @@ class Connector:
         return link
 
 
-def _policy(limits: Limits, frame_bytes_max: int, *kinds: int) -> Policy:
+def _policy(limits: Limits, frame_bytes_max: int, *kinds: int, more_flags: int = 0) -> Policy:
     return Policy(
         kinds=frozenset(kinds),
         serializer=frames.MSGPACK,
-        flags_allowed=frames.HAS_REQUEST_ID | frames.EXCEPTION,
+        flags_allowed=frames.HAS_REQUEST_ID | frames.EXCEPTION | more_flags,
         frame_bytes_max=frame_bytes_max,
         annotation_bytes_max=limits.annotation_bytes_max,
         start=frames.start_of(kinds[0]),

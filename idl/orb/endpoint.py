@@ -47,6 +47,9 @@ class Link(Protocol):
     def receive_answer(self, request: Request, deadline: float) -> Answer:
         """The second half of `exchange`."""
 
+    def hear(self, request: Request, deadline: float) -> Answer | None:
+        """The same, or None where the answer was foretold and is still to come."""
+
     def is_usable(self) -> bool:
         """Whether the other side has neither closed the connection nor sent what nobody asked."""
 
@@ -161,6 +164,20 @@ class Endpoint:
             _let_go(pool, link)
             raise
         self._give_back(pool, link)
+        return answer
+
+    def hear(self, started: Started) -> Answer | None:
+        """The answer to what was started; None where it was foretold: `finish` waits for it."""
+        try:
+            answer = started.link.hear(started.request, started.deadline)
+        except system.COMM_FAILURE as lost:
+            _let_go(started.pool, started.link)
+            return self._repeat(started.pool, started.request, started.deadline, lost)
+        except BaseException:
+            _let_go(started.pool, started.link)
+            raise
+        if answer is not None:
+            self._give_back(started.pool, started.link)
         return answer
 
     def close(self) -> None:

@@ -55,6 +55,8 @@ INVOKE: int = protocol.MSG_INVOKE
 RESULT: int = protocol.MSG_RESULT
 EXCEPTION: int = protocol.FLAGS_EXCEPTION
 HAS_REQUEST_ID: int = protocol.FLAGS_CORR_ID
+# Ours, above those of Pyro5: this is no answer yet, but says that one will come.
+FORETOLD = 1 << 8
 MSGPACK: int = MsgpackSerializer.serializer_id
 
 READ_AHEAD_BYTES = 16 * 1024

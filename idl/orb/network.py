@@ -20,7 +20,7 @@ from idl.dispatch import Answer, Authorize, Find, ObjectTable, allow_everything
 from idl.mapping import InvalidValue, Structure
 from idl.marshal import OperationCodec, codec_of, read_exception
 from idl.orb.client import Connector
-from idl.orb.endpoint import Endpoint, Request
+from idl.orb.endpoint import Endpoint, Request, Started
 from idl.orb.guard import Limits
 from idl.orb.server import Server, Serving
 from idl.proxies import (
@@ -168,7 +168,7 @@ class _Calls:
     def invoke(self, proxy: Proxy, codec: OperationCodec, arguments: tuple[Any, ...]) -> Any:
         """See `Caller.invoke`."""
         request, timeout_s, endpoint = self._request(proxy, codec, arguments)
-        return self._read(request, codec, endpoint.call(request, timeout_s))
+        return self.read(request, codec, endpoint.call(request, timeout_s))
 
     def start(
         self,
@@ -182,7 +182,7 @@ class _Calls:
         started = endpoint.start(request, timeout_s or usual_s)
         if started is None:
             return None
-        return lambda: self._read(request, codec, endpoint.finish(started))
+        return _UnderWay(self, codec, endpoint, started)
 
     def _request(
         self, proxy: Proxy, codec: OperationCodec, arguments: tuple[Any, ...]
@@ -202,7 +202,7 @@ class _Calls:
             self._check_size(request)
         return request, outgoing.timeout_s or timeout_s or self._timeout_s, endpoint
 
-    def _read(self, request: Request, codec: OperationCodec, answer: Answer) -> Any:
+    def read(self, request: Request, codec: OperationCodec, answer: Answer) -> Any:
         try:
             if answer.is_exception:
                 raise read_exception(answer.plain, codec.exceptions, self)
@@ -244,6 +244,29 @@ class _Calls:
     def _context(self, context: PropagationContext) -> bytes:
         assert _CONTEXT.write is not None
         return wire.pack(_CONTEXT.write(context, self))
+
+
+class _UnderWay:
+    """A call that was sent. See `Caller.start`, and `is_foretold` in `idl.proxies`."""
+
+    __slots__ = ("_answer", "_calls", "_codec", "_endpoint", "_started")
+
+    def __init__(
+        self, calls: _Calls, codec: OperationCodec, endpoint: Endpoint, started: Started
+    ) -> None:
+        self._calls = calls
+        self._codec = codec
+        self._endpoint = endpoint
+        self._started = started
+        self._answer: Answer | None = None
+
+    def is_foretold(self) -> bool:
+        self._answer = self._endpoint.hear(self._started)
+        return self._answer is None
+
+    def __call__(self) -> Any:
+        answer = self._answer or self._endpoint.finish(self._started)
+        return self._calls.read(self._started.request, self._codec, answer)
 
 
 class _PeerReferences:

@@ -72,6 +72,17 @@ class _Peer(frames.Stream):
         self.is_listened_to = False
         self.quiet_since = 0.0
 
+    def foretell(self, request_id: bytes) -> None:
+        """The peer, which waits for the answer to this request, hears that it will come."""
+        told = frames.encode(frames.RESULT, self.seq, request_id, b"", b"", frames.FORETOLD)
+        try:
+            is_told = self.send_at_once(told) == len(told)
+        except OSError:
+            is_told = False
+        if not is_told:
+            # It does not read, or is gone. Half of this may be on the way, so nothing can follow.
+            self.interrupt()
+
 
 @dataclass(frozen=True)
 class Serving:
@@ -324,7 +335,7 @@ class Server:
             return _refusal(system.MARSHAL(str(unreadable)), references)
         except system.SystemException as refused:
             return _refusal(refused, references)
-        call = Call(request.request_id, peer.principal, peer.host, transaction)
+        call = Call(request.request_id, peer.principal, peer.host, transaction, peer.foretell)
         return self._objects.serve(call, name, operation, arguments, references)
 
     def _reply(self, seq: int, request_id: bytes, answer: Answer) -> bytes:

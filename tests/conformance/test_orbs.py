@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from idl import cos, mq, system
-from idl.call import Address, Call, Orb, current_call, repeating, within
+from idl.call import Address, Call, Orb, current_call, foretelling, repeating, within
 from idl.local import LocalOrb
 from idl.mapping import InvalidValue
 from idl.orb import NetworkOrb
-from idl.proxies import make_proxy, started
+from idl.proxies import is_foretold, make_proxy, started
 from idl.turns import prompt
 
 HEADER = mq.mqHeader(65535, 0, mq.mqTimestamp(2**32 - 1, 999_999), "sender")
@@ -343,6 +343,38 @@ def test_several_calls_are_under_way_at_once_where_the_orb_can(orb: Orb) -> None
     with pytest.raises(mq.QueueEmpty):
         failing()
     assert started(Queue().mqGetPriorization) is None
+
+
+class Foretelling(Queue):
+    """Foretells its answer, which comes when it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_answer = threading.Event()
+
+    @prompt
+    def mqGetPriorization(self) -> bool:
+        foretelling()()
+        assert self.may_answer.wait(10.0)
+        return True
+
+
+def test_an_answer_can_be_foretold_where_the_orb_can(orb: Orb) -> None:
+    servant = Foretelling()
+    fifo = orb.publish(servant, mq.Mq_Fifo)
+    fifo.mqSetPriorization(True)
+    waiting = started(fifo.mqGetPriorization)
+    if waiting is not None:
+        # The answer cannot be there yet.
+        assert is_foretold(waiting)
+    servant.may_answer.set()
+    assert (waiting or fifo.mqGetPriorization)() is True
+    # Who does not listen is not disturbed, and what is not foretold is simply there.
+    assert fifo.mqGetPriorization() is True
+    prompt_one = started(fifo.mqSetPriorization, True)
+    if prompt_one is not None:
+        assert not is_foretold(prompt_one)
+        prompt_one()
 
 
 def test_objects_of_a_family_are_found_by_their_names_and_need_not_be_kept(orb: Orb) -> None:

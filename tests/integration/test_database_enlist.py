@@ -377,6 +377,21 @@ def test_a_connection_that_was_closed_too_early_is_a_rollback(
     assert rows.found() == payloads(mq) == []
 
 
+def test_a_commit_in_a_pipeline_is_a_rollback(
+    mq: oncemq.Connection, rows: Rows, conn: psycopg.Connection[Any]
+) -> None:
+    tx = act(mq, conn)
+    with conn.pipeline(), pytest.raises(oncemq.RolledBack, match="in a pipeline"):
+        tx.commit()
+    assert rows.found() == payloads(mq) == []
+    tx = mq.begin()
+    with conn.pipeline():
+        tx.enlist(conn).execute(ROW, ["y"])
+    mq.queue("q").put(b"y", tx=tx)
+    tx.commit()
+    assert rows.found() == payloads(mq) == ["y"]
+
+
 # --- The application is gone ---------------------------------------------------------------------
 
 

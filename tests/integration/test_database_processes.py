@@ -27,6 +27,7 @@ from clients import deciding, psycopg_driver, two_phase
 
 url, dsn, step, moment, queue = sys.argv[1:]
 owner = {"prepare": psycopg_driver.PsycopgDriver, "commit_prepared": psycopg_driver.PsycopgDriver,
+         "begin_to_commit": psycopg_driver.PsycopgDriver,
          "decide": deciding.Deciding, "decide_marked": deciding.Deciding,
          "commit": two_phase.DatabaseBranch}.get(step)
 if owner:
@@ -94,7 +95,14 @@ def restart(running: servers.Cluster) -> None:
 
 @pytest.mark.parametrize(
     ("step", "moment", "is_done"),
-    [("", "", True), ("prepare", "after", False), ("decide", "after", True)],
+    [
+        ("", "", True),
+        ("prepare", "after", False),
+        # When it is foretold that it is committed, and the nodes may not have heard of it.
+        ("begin_to_commit", "before", True),
+        ("begin_to_commit", "after", True),
+        ("decide", "after", True),
+    ],
 )
 def test_what_a_killed_application_left_prepared_is_finished_without_it(
     mq: oncemq.Connection,

@@ -11,11 +11,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from clients.deciding import Deciding
+from clients.deciding import COORDINATION, Deciding
 from coordinator import coordination, interfaces
 from coordinator.decision_log import DecisionLog
 from coordinator.live import Live, Settings
@@ -117,13 +118,19 @@ class World:
             prepare(self.storage, branch, b"whom to ask")
         return gtrid
 
-    def decide(self, gtrid: bytes, *names: str, node: NetworkOrb | None = None) -> mqOutcome:
+    def decide(
+        self,
+        gtrid: bytes,
+        *names: str,
+        node: NetworkOrb | None = None,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> mqOutcome:
         address = (node or self.node).address
         assert address is not None
         participants = [
             self.deciding.participant(address, gtrid, name) for name in names or (BRANCH_NAME,)
         ]
-        return self.deciding.decide(gtrid, tuple(participants), PATIENCE_S)
+        return self.deciding.decide(gtrid, tuple(participants), PATIENCE_S, meanwhile)
 
     def decide_all(self, count: int) -> list[bytes]:
         """So many transactions, by clients that come at once; their names."""
@@ -246,6 +253,58 @@ def test_a_node_that_does_not_answer_holds_up_only_those_who_need_it(world: Worl
             assert first.result().status is Status.COMMITTED
         assert {outcome.status for outcome in others} == {Status.COMMITTED}
         assert took_s < Settings.call_s / 2
+
+
+# --- Who is told in advance ----------------------------------------------------------------------
+
+
+def test_the_owner_hears_of_the_decision_before_a_node_that_does_not_answer(world: World) -> None:
+    def know(gtrid: bytes) -> None:
+        assert world.service.log.ledger.is_committed(gtrid), "it is foretold when it is on disk"
+        assert not world.may_answer.is_set()
+        world.may_answer.set()
+
+    # With connections that have to be made, and with such as stand ready.
+    for _ in range(ROUNDS):
+        world.may_answer.clear()
+        gtrid = world.prepared()
+        outcome = world.decide(gtrid, node=world.hanging, meanwhile=partial(know, gtrid))
+        assert outcome.status is Status.COMMITTED
+        assert world.may_answer.is_set()
+
+
+def test_those_who_share_a_write_are_each_told_in_advance_and_once(world: World) -> None:
+    names = [world.prepared() for _ in range(5 * CLIENTS)]
+    told: list[bytes] = []
+
+    def decide(gtrid: bytes) -> Status:
+        return world.decide(gtrid, meanwhile=lambda: told.append(gtrid)).status
+
+    with ThreadPoolExecutor(CLIENTS) as clients:
+        assert set(clients.map(decide, names)) == {Status.COMMITTED}
+    assert len(told) == len(set(told))
+    # All but those for whom a connection had to be made.
+    assert len(told) >= len(names) - CLIENTS
+    assert world.are_committed(names)
+
+
+def test_nothing_is_foretold_of_what_is_rolled_back_or_was_decided_before(world: World) -> None:
+    told: list[str] = []
+    given_up, decided = world.prepared(), world.prepared()
+    world.deciding.give_up(given_up, PATIENCE_S)
+    world.decide(decided)
+    for gtrid, status in ((given_up, Status.ROLLED_BACK), (decided, Status.COMMITTED)):
+        assert world.decide(gtrid, meanwhile=lambda: told.append("told")).status is status
+    assert told == []
+
+
+def test_a_coordinator_of_an_earlier_version_foretells_nothing(world: World) -> None:
+    del world.orb._objects._objects[COORDINATION].operations["decideForetold"]
+    told: list[str] = []
+    for _ in range(2):
+        outcome = world.decide(world.prepared(), meanwhile=lambda: told.append("told"))
+        assert outcome.status is Status.COMMITTED
+    assert told == []
 
 
 class Told:

@@ -14,6 +14,7 @@ import pytest
 from idl import cos, mq, system
 from idl.call import limited
 from idl.orb import NetworkOrb
+from idl.orb.frames import FORETOLD
 from tests.security.attacker import (
     COMPRESSED,
     HAS_REQUEST_ID,
@@ -39,6 +40,11 @@ def _changed(**changes: object) -> Callable[[Reply], bytes]:
         return replace(result(request, True), **changes).encode()  # type: ignore[arg-type]
 
     return make
+
+
+def _often_foretold(request: Reply) -> bytes:
+    word = replace(result(request, True), flags=HAS_REQUEST_ID | FORETOLD, body=b"").encode()
+    return word * 1000 + result(request, True).encode()
 
 
 # S2, S3, S4, S5, S10
@@ -69,6 +75,9 @@ def _changed(**changes: object) -> Callable[[Reply], bytes]:
             flags=HAS_REQUEST_ID | 1,
             body=msgpack.packb({"__class__": "builtins.SystemExit", "__exception__": True}),
         ),
+        _changed(flags=HAS_REQUEST_ID | FORETOLD),
+        _changed(flags=HAS_REQUEST_ID | FORETOLD | 1, body=b""),
+        _often_foretold,
         _raw(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n" + bytes(100)),
         _raw(bytes(1000)),
         _raw(b""),

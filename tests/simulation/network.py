@@ -114,6 +114,10 @@ class SimulatedLink:
             self._fail(request, system.COMM_FAILURE, system.Completion.MAYBE)
         return Answer(wire.unpack(content.body), content.is_exception)
 
+    def hear(self, request: Request, deadline: float) -> Answer:
+        """See `Link.hear`. In this world nothing is foretold."""
+        return self.receive_answer(request, deadline)
+
     def is_usable(self) -> bool:
         """See `Link.is_usable`."""
         return self._is_usable

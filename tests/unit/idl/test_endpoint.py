@@ -10,9 +10,10 @@ import pytest
 from idl import system
 from idl.dispatch import Answer
 from idl.marshal import read_exception, write_exception
-from idl.orb.endpoint import Endpoint, Request
+from idl.orb.endpoint import Endpoint, Request, Started
 
-Event = Answer | system.SystemException
+# None: the answer is foretold.
+Event = Answer | system.SystemException | None
 ANSWER = Answer("done")
 LOST = system.COMM_FAILURE("lost", system.Completion.MAYBE)
 NEVER_LEFT = system.COMM_FAILURE("lost", system.Completion.NO)
@@ -52,10 +53,14 @@ class ScriptedLink:
             raise self.script.pop(0)  # type: ignore[misc]
 
     def receive_answer(self, request: Request, deadline: float) -> Answer:
+        answer = self.hear(request, deadline)
+        return self.receive_answer(request, deadline) if answer is None else answer
+
+    def hear(self, request: Request, deadline: float) -> Answer | None:
         event = self.script.pop(0)
-        if isinstance(event, Answer):
-            return event
-        raise event
+        if isinstance(event, system.SystemException):
+            raise event
+        return event
 
     def is_usable(self) -> bool:
         return not self.is_stale
@@ -289,3 +294,52 @@ def test_a_stale_connection_starts_nothing() -> None:
     assert way.start(request(True), 1.0) is None
     way.close()
     assert way.start(request(True), 1.0) is None
+
+
+# --- Answers that are foretold -------------------------------------------------------------------
+
+
+def started_at(server: Server) -> tuple[Endpoint, Started]:
+    way = endpoint(server)
+    way.call(request(True), 1.0)
+    started = way.start(request(True), 1.0)
+    assert started is not None
+    return way, started
+
+
+def test_an_answer_may_be_foretold_and_the_connection_stays_with_its_call() -> None:
+    way, started = started_at(Server(ANSWER, None, ANSWER, ANSWER))
+    assert way.hear(started) is None
+    assert way.start(request(True), 1.0) is None
+    assert way.finish(started) is ANSWER
+    assert way.start(request(True), 1.0) is not None
+
+
+def test_an_answer_that_was_not_foretold_is_heard_at_once() -> None:
+    way, started = started_at(Server(ANSWER, ANSWER, ANSWER))
+    assert way.hear(started) is ANSWER
+    assert way.start(request(True), 1.0) is not None
+
+
+@pytest.mark.parametrize("script", [[LOST, ANSWER], [LOST, None, ANSWER]])
+def test_a_call_that_was_lost_before_a_word_came_is_repeated(script: list[Event]) -> None:
+    server = Server(ANSWER, *script)
+    way, started = started_at(server)
+    assert way.hear(started) is ANSWER
+    assert server.sent == [b"k" * 16] * 3
+
+
+def test_a_call_that_was_lost_after_a_word_is_repeated_too() -> None:
+    server = Server(ANSWER, None, LOST, None, ANSWER)
+    way, started = started_at(server)
+    assert way.hear(started) is None
+    assert way.finish(started) is ANSWER
+    assert not server.links[0].is_open
+
+
+def test_whoever_is_interrupted_while_it_listens_leaves_no_connection_behind() -> None:
+    server = Server(ANSWER, LATE)
+    way, started = started_at(server)
+    with pytest.raises(system.TIMEOUT):
+        way.hear(started)
+    assert not server.links[0].is_open
