@@ -54,9 +54,6 @@ class IdlType(Protocol):
     def check(self, value: object, where: str) -> None:
         """Raises `InvalidValue` unless the value belongs to the type."""
 
-    def __hash__(self) -> int:
-        """Two that are the same type are equal, and found in one place."""
-
 
 # --- Types without parts -------------------------------------------------------------------------
 

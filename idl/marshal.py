@@ -296,8 +296,8 @@ def codec_of(idl_type: IdlType) -> Codec:
             return _reference_codec(python)
         case Structure(python=python):
             return Codec(_structure_writer(python), _structure_reader(python))
-        case SequenceOf(element=element):
-            return _sequence_codec(element)
+        case SequenceOf():
+            return _sequence_codec(idl_type)
         case _:
             return Codec(None, None)
 
@@ -328,7 +328,8 @@ def _reference_codec(python: type) -> Codec:
 
 # A type is part of many others; as its functions take time to make, they are made once.
 @functools.cache
-def _sequence_codec(element: IdlType) -> Codec:
+def _sequence_codec(sequence: SequenceOf) -> Codec:
+    element = sequence.element
     codec = codec_of(element)
     write_element, read_element = codec.write, codec.read
     if write_element is None or read_element is None:

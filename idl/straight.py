@@ -248,8 +248,8 @@ def _members_of(python: Any) -> dict[str, Any]:
 def _draft_of(python: Any) -> type:
     """A class like that of the structure, but whose fields can be set.
 
-    To make one of these, and then to make it the structure, which nobody can change, takes a third
-    of the time of setting its fields one by one past its own refusal.
+    To make one of these, and then the structure of it by setting its class, takes a third of the
+    time of setting the fields one by one past the structure's own refusal.
     """
     return type(f"draft of {python.__name__}", (), {"__slots__": python.__slots__})
 

@@ -93,7 +93,7 @@ def unpack_call(body: bytes | memoryview) -> tuple[str, str, tuple[Any, ...]]:
     if type(call) is tuple and len(call) == 4:
         object_name, operation, arguments, named = call
         is_named = type(object_name) is str and type(operation) is str
-        if is_named and type(arguments) is tuple and named == {}:
+        if is_named and type(arguments) is tuple and type(named) is dict and not named:
             return object_name, operation, arguments
     raise Unreadable("the request does not have the form of a call")
 

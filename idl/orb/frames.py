@@ -214,7 +214,7 @@ class Stream:
 
     def _usual(self, data: bytes, policy: Policy) -> Frame | None:
         size = len(data) - _USUAL_BYTES
-        if 0 <= size < _LITTLE_BYTES:
+        if size >= 0:
             start, seq, body_size, beside_size, request_id, middle, digest = _unpack_usual(data)
             # Whole, of the kind that is waited for, and with nothing beside its digest.
             if (
@@ -225,7 +225,8 @@ class Stream:
                 and size + _DIGEST_BYTES <= policy.frame_bytes_max
             ):
                 body = data[_USUAL_BYTES:]
-                if _crc32_of_little(data[:_HEADER_BYTES] + body) == digest:
+                sum_up = _crc32_of_little if size < _LITTLE_BYTES else _crc32
+                if sum_up(data[:_HEADER_BYTES] + body) == digest:
                     self._ahead = b""
                     return _new_tuple(Frame, (start[6], 0, seq, request_id, body, b""))
         return None
