@@ -23,8 +23,9 @@ UNITS_PER_CONTAINER = 8
 ELEMENTS_MAX = 1_000_000
 # Up to this size, what a body announces and does not hold cannot amount to much.
 TRUSTED_BYTES_MAX = 1024
-# A packer keeps the memory of its longest message; beyond this it is not used again.
-KEPT_BYTES_MAX = 64 * 1024
+# A packer begins with so much memory, and keeps what its longest message took: after a longer one
+# it is not used again.
+KEPT_BYTES_MAX = 256 * 1024
 
 
 class Unreadable(ValueError):
