@@ -353,7 +353,9 @@ def _sequence_codec(sequence: SequenceOf) -> Codec:
         return tuple([read_element(part, references) for part in plain])
 
     return Codec(
-        straight.elements_writer(_part_out("", element), write),
+        straight.elements_writer(
+            _part_out("", element), COLUMN_MIN if has_numbers_only else None, write
+        ),
         straight.elements_reader(_part_in("", element), read),
     )
 

@@ -235,6 +235,9 @@ def _all_fine(element: IdlType) -> Callable[[tuple[Any, ...]], bool]:
             return lambda values: all(
                 type(each) is tuple and are_parts_fine(each) for each in values
             )
+        case Plain(python=python) | Structure(python=python):
+            kinds = {python}
+            return lambda values: set(map(type, values)) <= kinds
     return functools.partial(checks_fast, element)
 
 
@@ -338,10 +341,12 @@ def elements_reader(part: Part, otherwise: Function) -> Function:
     return source.made("plain, references")
 
 
-def elements_writer(part: Part, otherwise: Function) -> Function:
-    """A function that makes a plain sequence of elements; straight if it is one."""
+def elements_writer(part: Part, many: int | None, otherwise: Function) -> Function:
+    """A function that makes a plain sequence of elements; straight if they are not so many."""
     source = _Source(otherwise)
-    source.add_if(["len(values) == 1"])
-    source.add("(one,) = values")
-    source.add(f"return {source.all_written(['one'], [part])}")
+    written = source.written("one", part)
+    if many is not None:
+        source.add_if([f"len(values) < {many}"])
+    source.add(f"if len(values) == 1: one, = values; return ({written}, )")
+    source.add(f"return tuple([{written} for one in values])")
     return source.made("values, references")
