@@ -352,11 +352,10 @@ def _sequence_codec(sequence: SequenceOf) -> Codec:
             return column
         return tuple([read_element(part, references) for part in plain])
 
+    many = COLUMN_MIN if has_numbers_only else None
     return Codec(
-        straight.elements_writer(
-            _part_out("", element), COLUMN_MIN if has_numbers_only else None, write
-        ),
-        straight.elements_reader(_part_in("", element), read),
+        straight.elements_writer(_part_out("", element), many, write),
+        straight.elements_reader(_part_in("", element), many, read),
     )
 
 

@@ -37,7 +37,6 @@ from idl.mapping import (
     SequenceOf,
     Structure,
     Text,
-    checks_fast,
     own_check_of,
 )
 
@@ -64,7 +63,7 @@ class _Source:
 
     def __init__(self, otherwise: Function) -> None:
         self._lines: list[str] = []
-        self._indent = "    "
+        self.indent = "    "
         self._places = 0
         self._names: dict[str, Any] = {"otherwise": otherwise, "empty": ()}
 
@@ -80,14 +79,18 @@ class _Source:
         return f"v{self._places}"
 
     def add(self, line: str) -> None:
-        self._lines.append(self._indent + line)
+        self._lines.append(self.indent + line)
 
     def add_if(self, conditions: list[str]) -> None:
         """What is added from now on holds under these conditions, of which some may be empty."""
         wanted = " and ".join(filter(None, conditions))
         if wanted:
-            self.add(f"if {wanted}:")
-            self._indent += "    "
+            self.begin(f"if {wanted}:")
+
+    def begin(self, line: str) -> None:
+        """What is added from now on belongs to what begins with this line."""
+        self.add(line)
+        self.indent += "    "
 
     def made(self, parameters: str) -> Function:
         end = f"    return otherwise({parameters})"
@@ -226,19 +229,38 @@ def _is_content(kind: IdlType) -> Callable[[object], bool]:
 
 
 def _all_fine(element: IdlType) -> Callable[[tuple[Any, ...]], bool]:
-    """Whether all of some values are as they should be."""
+    """Whether all of several values are as they should be."""
     match element:
         case ObjectReference():
             return lambda values: True
         case SequenceOf(element=inner):
             are_parts_fine = _all_fine(inner)
             return lambda values: all(
-                type(each) is tuple and are_parts_fine(each) for each in values
+                type(each) is tuple and (not each or are_parts_fine(each)) for each in values
             )
         case Plain(python=python) | Structure(python=python):
-            kinds = {python}
-            return lambda values: set(map(type, values)) <= kinds
-    return functools.partial(checks_fast, element)
+            return functools.partial(_are_of, {python})
+        case Integer(low=low, high=high):
+            return functools.partial(_are_numbers, {int}, low, high)
+        case Text(bound=bound):
+            return functools.partial(_are_texts, {str}, bound)
+    # Of others the general way says more.
+    return lambda values: False
+
+
+def _are_of(kinds: set[type], values: tuple[Any, ...]) -> bool:
+    return set(map(type, values)) <= kinds
+
+
+def _are_numbers(kinds: set[type], low: int, high: int, values: tuple[Any, ...]) -> bool:
+    return set(map(type, values)) == kinds and low <= min(values) and max(values) <= high
+
+
+def _are_texts(kinds: set[type], bound: int | None, values: tuple[Any, ...]) -> bool:
+    if set(map(type, values)) != kinds or (bound is not None and max(map(len, values)) > bound):
+        return False
+    whole = "".join(values)
+    return whole.isascii() and "\0" not in whole
 
 
 @functools.cache
@@ -333,11 +355,29 @@ def result_writer(parts: Parts, otherwise: Function) -> Function:
     return source.made("value, references")
 
 
-def elements_reader(part: Part, otherwise: Function) -> Function:
-    """A function that makes the elements of a plain sequence, as a tuple; straight if it is one."""
+def elements_reader(part: Part, many: int | None, otherwise: Function) -> Function:
+    """A function that makes a tuple of a plain sequence; straight if there are not so many.
+
+    The only one with a loop, which is left for `otherwise` where an element does not fit.
+    """
     source = _Source(otherwise)
-    (made,) = _read_all(source, "plain", [part])
-    source.add(f"return ({made},)")
+    source.add_if(["type(plain) is tuple", "" if many is None else f"len(plain) < {many}"])
+    source.add("made = []")
+    before = source.indent
+    source.begin("for one in plain:")
+    within = source.indent
+    if isinstance(part.kind, Structure):
+        inner = source.take_apart("one", part.parts)
+    else:
+        inner = []
+        source.add_if([source.can_be_read("one", part)])
+    source.read("one", part, inner)
+    source.add("made.append(one)")
+    source.add("continue")
+    source.indent = within
+    source.add("break")
+    source.indent = before
+    source.add("else: return tuple(made)")
     return source.made("plain, references")
 
 

@@ -137,7 +137,7 @@ def encode(
     if transaction or flags or size >= _LITTLE_BYTES:
         return _encode(kind, seq, request_id, body, transaction, flags)
     header = _pack_usual(_STARTS[kind], seq, size, _DIGEST_BYTES, request_id, _HEADER_END)
-    # To sum up once takes less than not to put together what is little.
+    # One sum of both takes less time than two, although what is little is copied for it.
     return header + _pack_end(_DIGEST_START, _crc32_of_little(header + body)) + body
 
 
