@@ -25,6 +25,8 @@ __all__ = ["MUCH_BYTES", "crc32", "crc32_of_each", "crc32_of_little"]
 
 # From here on isal is faster, with what follows it.
 MUCH_BYTES = 4 * 1024
+# So many are as much, however short they are.
+MANY = 64
 
 _BLOCK = bytes(128)
 
@@ -43,7 +45,7 @@ crc32 = crc32_of_little if _crc32_of_much is crc32_of_little else _by_size
 
 def crc32_of_each(pieces: Sequence[bytes]) -> tuple[int, ...]:
     """The sums of many, each by itself."""
-    if sum(map(len, pieces)) < MUCH_BYTES:
+    if len(pieces) < MANY and sum(map(len, pieces)) < MUCH_BYTES:
         return tuple(map(crc32_of_little, pieces))
     summed = tuple(map(_crc32_of_much, pieces))
     sha512(_BLOCK)
