@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from clients import structs
 from clients.errors import Damaged, KeyNotKnownYet, LimitExceeded
-from idl.checksums import crc32
+from idl.checksums import crc32, crc32_of_each
 from idl.mapping import InvalidValue
 from idl.mq import mqAttribute, mqBatch, mqHeader, mqTaken, mqTimestamp
 
@@ -237,12 +237,12 @@ def batch_of(items: Sequence[Item], sender: str) -> mqBatch:
     if set(map(type, items)) == {bytes}:
         payloads: tuple[bytes, ...] = tuple(items)  # type: ignore[arg-type]
         senders = (sender,) * len(items) if sender else ()
-        return structs.batch(payloads, tuple(map(crc32, payloads)), senders=senders)
+        return structs.batch(payloads, crc32_of_each(payloads), senders=senders)
     messages = [item if isinstance(item, Message) else Message(item) for item in items]
     payloads = tuple([message.payload for message in messages])
     return structs.batch(
         payloads,
-        tuple(map(crc32, payloads)),
+        crc32_of_each(payloads),
         _column([message.priority for message in messages]),
         _column([message.group for message in messages]),
         _column([message.sender or sender for message in messages]),
@@ -272,7 +272,7 @@ def messages_of(taken: mqTaken) -> list[Message]:
     """The messages of an answer; raises `Damaged` where one is not what was put."""
     batch = taken.messages
     payloads = batch.payloads
-    if tuple(map(crc32, payloads)) != batch.digests:
+    if crc32_of_each(payloads) != batch.digests:
         raise Damaged()
     columns = zip(
         payloads,

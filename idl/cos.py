@@ -130,10 +130,11 @@ class otid_t:
     tid: bytes
 
     def __post_init__(self) -> None:
-        if not 0 <= self.bqual_length <= min(len(self.tid), BQUAL_LENGTH_MAX):
-            raise InvalidValue(f"otid_t.bqual_length: {self.bqual_length} does not fit the tid")
-        if len(self.tid) > TID_LENGTH_MAX:
-            raise InvalidValue(f"otid_t.tid: {len(self.tid)} bytes, {TID_LENGTH_MAX} are allowed")
+        bqual_length, tid_length = self.bqual_length, len(self.tid)
+        if not 0 <= bqual_length <= tid_length or bqual_length > BQUAL_LENGTH_MAX:
+            raise InvalidValue(f"otid_t.bqual_length: {bqual_length} does not fit the tid")
+        if tid_length > TID_LENGTH_MAX:
+            raise InvalidValue(f"otid_t.tid: {tid_length} bytes, {TID_LENGTH_MAX} are allowed")
 
 
 @struct("CosTransactions")

@@ -52,6 +52,7 @@ class References(Protocol):
 
 Writer = Callable[[Any, References], Any]
 Reader = Callable[[Any, References], Any]
+Function = Callable[[Any, References], Any]
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,8 @@ class Codec:
 # What one value needs on its way: where it is, its check and its conversion, each unless needless.
 Slot = tuple[str, Callable[[Any, str], None] | None, Callable[[Any, References], Any] | None]
 Slots = tuple[Slot, ...]
+# Arguments or results: how each is called, and its type.
+Values = list[tuple[str, IdlType]]
 
 
 @dataclass(frozen=True)
@@ -79,35 +82,11 @@ class OperationCodec:
     write_arguments: Callable[[tuple[Any, ...], References], tuple[Any, ...]]
     # The arguments of a call, checked again: they come from a stranger.
     read_arguments: Callable[[object, References], list[Any]]
-    # What was returned, as a sequence.
-    _write_results: Callable[[tuple[Any, ...], References], tuple[Any, ...]]
-    _read_results: Callable[[object, References], list[Any]]
-    _results: int
+    # Makes plain what the operation returned.
+    write_result: Callable[[Any, References], tuple[Any, ...]]
+    # What the operation returned.
+    read_result: Callable[[object, References], Any]
     exceptions: dict[str, type[UserException]]
-
-    def write_result(self, value: Any, references: References) -> Any:
-        """Makes plain what the operation returned."""
-        if self._results == 1:
-            return self._write_results((value,), references)
-        if value is None and not self._results:
-            return ()
-        return self._write_results(self._returned(value), references)
-
-    def read_result(self, plain: object, references: References) -> Any:
-        """What the operation returned."""
-        if plain == () and not self._results:
-            return None
-        values = self._read_results(plain, references)
-        return values[0] if len(values) == 1 else tuple(values)
-
-    def _returned(self, value: Any) -> tuple[Any, ...]:
-        if not self._results:
-            raise InvalidValue(f"{self.operation.name} returned {type(value).__name__}, not None")
-        if type(value) is not tuple:
-            raise InvalidValue(
-                f"{self.operation.name} returned {type(value).__name__}, not a tuple"
-            )
-        return value
 
 
 @functools.cache
@@ -117,48 +96,103 @@ def operation_codecs(interface: type) -> dict[str, OperationCodec]:
 
 
 def _operation_codec(op: Operation) -> OperationCodec:
+    def later(name: str, make: Callable[[], Function]) -> Function:
+        """The function, which is made when it is first used: most never are."""
+
+        @functools.cache
+        def own() -> Function:
+            function = make()
+            object.__setattr__(codec, name, function)
+            return function
+
+        return lambda given, references: own()(given, references)
+
     results = () if op.result is None else (("result", op.result),)
-    arguments = [(f"{op.name}.{n}", t, codec_of(t)) for n, t in op.parameters]
-    returned = [(f"{op.name}.{n}", t, codec_of(t)) for n, t in (*results, *op.out)]
-    write_arguments, read_arguments = _both_ways(arguments, op.name)
-    write_results, read_results = _both_ways(returned, op.name)
-    return OperationCodec(
+    arguments = [(f"{op.name}.{name}", kind) for name, kind in op.parameters]
+    returned = [(f"{op.name}.{name}", kind) for name, kind in (*results, *op.out)]
+    codec = OperationCodec(
         operation=op,
-        write_arguments=write_arguments,
-        read_arguments=read_arguments,
-        _write_results=write_results,
-        _read_results=read_results,
-        _results=len(returned),
+        write_arguments=later("write_arguments", lambda: _arguments_writer(arguments, op.name)),
+        read_arguments=later("read_arguments", lambda: _arguments_reader(arguments, op.name)),
+        write_result=later("write_result", lambda: _result_writer(returned, op.name)),
+        read_result=later("read_result", lambda: _result_reader(returned, op.name)),
         exceptions={repository_id(raised): raised for raised in op.raises},
     )
+    return codec
 
 
-def _both_ways(
-    values: list[tuple[str, IdlType, Codec]], name: str
-) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """How the values are written and read: straight where they fit, else as it is told below."""
-    slots_out, slots_in = _slots_out(values), _slots_in(values)
-    written = [(where, kind, codec.write) for where, kind, codec in values]
-    read = [(where, kind, codec.read) for where, kind, codec in values]
-    return (
-        straight.sequence_writer(written, lambda vs, rs: _write(slots_out, vs, rs, name)),
-        straight.sequence_reader(read, lambda plain, rs: _read(slots_in, plain, rs, name)),
-    )
+# Each is straight where values fit, and else goes the way that is told here.
 
 
-def _slots_out(values: list[tuple[str, IdlType, Codec]]) -> Slots:
+def _arguments_writer(values: Values, name: str) -> Writer:
+    slots = _slots_out(values)
+
+    def write(given: Any, references: References) -> tuple[Any, ...]:
+        return _write(slots, given, references, name)
+
+    return straight.sequence_writer([_part_out(*value) for value in values], write)
+
+
+def _arguments_reader(values: Values, name: str) -> Reader:
+    slots = _slots_in(values)
+
+    def read(plain: Any, references: References) -> list[Any]:
+        return _read(slots, plain, references, name)
+
+    return straight.sequence_reader([_part_in(*value) for value in values], read)
+
+
+def _result_writer(values: Values, name: str) -> Writer:
+    slots = _slots_out(values)
+
+    def write(value: Any, references: References) -> tuple[Any, ...]:
+        if len(slots) == 1:
+            return _write(slots, (value,), references, name)
+        if not slots and value is not None:
+            raise InvalidValue(f"{name} returned {type(value).__name__}, not None")
+        if slots and type(value) is not tuple:
+            raise InvalidValue(f"{name} returned {type(value).__name__}, not a tuple")
+        return _write(slots, value or (), references, name)
+
+    return straight.result_writer([_part_out(*value) for value in values], write)
+
+
+def _result_reader(values: Values, name: str) -> Reader:
+    slots = _slots_in(values)
+
+    def read(plain: Any, references: References) -> Any:
+        made = _read(slots, plain, references, name)
+        if not made:
+            return None
+        return made[0] if len(made) == 1 else tuple(made)
+
+    return straight.result_reader([_part_in(*value) for value in values], read)
+
+
+def _part_out(name: str, kind: IdlType) -> straight.Part:
+    inner = fields_of(kind.python) if isinstance(kind, Structure) else ()
+    return straight.Part(name, kind, codec_of(kind).write, tuple(_part_out(*one) for one in inner))
+
+
+def _part_in(name: str, kind: IdlType) -> straight.Part:
+    inner = fields_of(kind.python) if isinstance(kind, Structure) else ()
+    return straight.Part(name, kind, codec_of(kind).read, tuple(_part_in(*one) for one in inner))
+
+
+def _slots_out(values: Values) -> Slots:
     # Whether an object can be named is for whoever names it to say: there is nothing to check.
     return tuple(
-        (where, None if isinstance(kind, ObjectReference) else kind.check, codec.write)
-        for where, kind, codec in values
+        (where, None if isinstance(kind, ObjectReference) else kind.check, codec_of(kind).write)
+        for where, kind in values
     )
 
 
-def _slots_in(values: list[tuple[str, IdlType, Codec]]) -> Slots:
+def _slots_in(values: Values) -> Slots:
     # What a reader has made is of its type, and was checked as it was made.
+    readers = [codec_of(kind).read for _, kind in values]
     return tuple(
-        (where, kind.check if codec.read is None else None, codec.read)
-        for where, kind, codec in values
+        (where, kind.check if read is None else None, read)
+        for (where, kind), read in zip(values, readers, strict=True)
     )
 
 
@@ -262,8 +296,8 @@ def codec_of(idl_type: IdlType) -> Codec:
             return _reference_codec(python)
         case Structure(python=python):
             return Codec(_structure_writer(python), _structure_reader(python))
-        case SequenceOf(element=element):
-            return _sequence_codec(element)
+        case SequenceOf():
+            return _sequence_codec(idl_type)
         case _:
             return Codec(None, None)
 
@@ -292,7 +326,10 @@ def _reference_codec(python: type) -> Codec:
     return Codec(write, read)
 
 
-def _sequence_codec(element: IdlType) -> Codec:
+# A type is part of many others; as its functions take time to make, they are made once.
+@functools.cache
+def _sequence_codec(sequence: SequenceOf) -> Codec:
+    element = sequence.element
     codec = codec_of(element)
     write_element, read_element = codec.write, codec.read
     if write_element is None or read_element is None:
@@ -301,8 +338,6 @@ def _sequence_codec(element: IdlType) -> Codec:
     has_numbers_only = _is_of_numbers(element)
 
     def write(values: Any, references: References) -> Any:
-        if len(values) == 1:
-            return (write_element(values[0], references),)
         if has_numbers_only and len(values) >= COLUMN_MIN:
             # Times of messages are often the very same object, which is written once.
             distinct = {id(value): value for value in values}
@@ -313,13 +348,15 @@ def _sequence_codec(element: IdlType) -> Codec:
     def read(plain: Any, references: References) -> Any:
         if type(plain) is not tuple:
             raise InvalidValue(f"{type(plain).__name__} in place of a sequence")
-        if len(plain) == 1:
-            return (read_element(plain[0], references),)
         if len(plain) >= COLUMN_MIN and (column := read_column(plain)) is not None:
             return column
         return tuple([read_element(part, references) for part in plain])
 
-    return Codec(write, read)
+    many = COLUMN_MIN if has_numbers_only else None
+    return Codec(
+        straight.elements_writer(_part_out("", element), many, write),
+        straight.elements_reader(_part_in("", element), many, read),
+    )
 
 
 def _is_of_numbers(element: IdlType) -> bool:
@@ -374,15 +411,17 @@ def _column_reader(element: IdlType) -> Callable[[tuple[Any, ...]], tuple[Any, .
     return read
 
 
-# A structure is made of structures, and an exception of them too; each is worked out once.
 @functools.cache
 def _structure_writer(python: Any) -> Writer:
-    parts = [(name, kind, codec_of(kind).write) for name, kind in fields_of(python)]
+    parts = [_part_out(name, kind) for name, kind in fields_of(python)]
 
     def write(value: Any, references: References) -> Any:
-        plain = zip(field_values(value), parts, strict=True)
+        both = zip(field_values(value), parts, strict=True)
         return tuple(
-            [each if part is None else part(each, references) for each, (_, _, part) in plain]
+            [
+                each if part.convert is None else part.convert(each, references)
+                for each, part in both
+            ]
         )
 
     return straight.structure_writer(parts, write)
@@ -390,8 +429,8 @@ def _structure_writer(python: Any) -> Writer:
 
 @functools.cache
 def _structure_reader(python: Any) -> Reader:
-    parts = [(name, kind, codec_of(kind).read) for name, kind in fields_of(python)]
-    readers = [reader for _, _, reader in parts]
+    parts = [_part_in(name, kind) for name, kind in fields_of(python)]
+    readers = [part.convert for part in parts]
     count = len(readers)
 
     def read(plain: Any, references: References) -> Any:

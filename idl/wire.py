@@ -21,10 +21,15 @@ FULL = "too many connections"
 UNITS_MAX = 2_000_000
 UNITS_PER_CONTAINER = 8
 ELEMENTS_MAX = 1_000_000
-# Up to this size, what a body announces and does not hold cannot amount to much.
+# What a body announces and does not hold cannot amount to much where it is no longer than this, or
+# where no sequence is, as they nest 1024 deep at most.
 TRUSTED_BYTES_MAX = 1024
-# A packer keeps the memory of its longest message; beyond this it is not used again.
-KEPT_BYTES_MAX = 64 * 1024
+TRUSTED_ELEMENTS_MAX = 256
+# Every value takes a byte at least: a shorter body cannot use up what it may make us build.
+COUNTED_BYTES_MIN = UNITS_MAX // (UNITS_PER_CONTAINER + 1)
+# A packer begins with so much memory, and keeps what its longest message took: after a longer one
+# it is not used again.
+KEPT_BYTES_MAX = 256 * 1024
 
 
 class Unreadable(ValueError):
@@ -58,20 +63,7 @@ def unpack(body: bytes | memoryview) -> Any:
         if size <= TRUSTED_BYTES_MAX:
             # No sequence of it can have more elements than the body has bytes.
             return _unpackb(body, use_list=False, ext_hook=_refuse_extension)
-        _check_complete(body)
-        # Every value takes a byte at least: a short body cannot use up what it may make us build.
-        count = None if size * (UNITS_PER_CONTAINER + 1) < UNITS_MAX else _Budget().count
-        limit = min(ELEMENTS_MAX, size)
-        return _unpackb(
-            body,
-            raw=False,
-            use_list=False,
-            list_hook=count,
-            object_hook=count,
-            ext_hook=_refuse_extension,
-            max_array_len=limit,
-            max_map_len=limit,
-        )
+        return _unpack_some(body) if size < COUNTED_BYTES_MIN else _unpack_much(body)
     except TooMany:
         raise
     except (ValueError, msgpack.UnpackException, RecursionError, TypeError) as wrong:
@@ -93,9 +85,40 @@ def unpack_call(body: bytes | memoryview) -> tuple[str, str, tuple[Any, ...]]:
     if type(call) is tuple and len(call) == 4:
         object_name, operation, arguments, named = call
         is_named = type(object_name) is str and type(operation) is str
-        if is_named and type(arguments) is tuple and named == {}:
+        if is_named and type(arguments) is tuple and type(named) is dict and not named:
             return object_name, operation, arguments
     raise Unreadable("the request does not have the form of a call")
+
+
+def _unpack_some(body: bytes | memoryview) -> Any:
+    try:
+        return _unpackb(
+            body,
+            use_list=False,
+            ext_hook=_refuse_extension,
+            max_array_len=TRUSTED_ELEMENTS_MAX,
+            max_map_len=TRUSTED_ELEMENTS_MAX,
+        )
+    except (ValueError, msgpack.UnpackException, TypeError):
+        # A sequence is longer, or something is wrong: the long way reads it, or does not.
+        return _unpack_much(body)
+
+
+def _unpack_much(body: bytes | memoryview) -> Any:
+    _check_complete(body)
+    size = len(body)
+    count = None if size < COUNTED_BYTES_MIN else _Budget().count
+    limit = min(ELEMENTS_MAX, size)
+    return _unpackb(
+        body,
+        raw=False,
+        use_list=False,
+        list_hook=count,
+        object_hook=count,
+        ext_hook=_refuse_extension,
+        max_array_len=limit,
+        max_map_len=limit,
+    )
 
 
 def _check_complete(body: bytes | memoryview) -> None:

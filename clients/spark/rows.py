@@ -38,7 +38,7 @@ from clients.spark.headers import (
 from clients.spark.headers import HEADERS as HEADERS
 from clients.spark.options import Options
 from clients.spark.payloads import PayloadReader, PayloadWriter, payload_reader, payload_writer
-from idl.checksums import crc32
+from idl.checksums import crc32_of_each
 from idl.mq import mqAttribute, mqBatch, mqTaken
 
 BATCH_ROWS_MAX = 5_000
@@ -123,7 +123,7 @@ class Encoder:
 
     def _slice(self, rows: pa.RecordBatch) -> Iterator[mqBatch]:
         payloads = self._payloads(rows.select(self._payload_columns))
-        digests = tuple(map(crc32, payloads))
+        digests = crc32_of_each(payloads)
         headers = written_headers(rows, self._headers, self._options.sender)
         columns: tuple[Any, ...] = (tuple(payloads), digests, *headers)
         attribs = headers[-1]
@@ -238,7 +238,7 @@ class Decoder:
     def record_batch(self, taken: mqTaken) -> pa.RecordBatch:
         """The messages as rows, in their order; raises `Damaged`, or `PayloadError`."""
         messages = taken.messages
-        if tuple(map(crc32, messages.payloads)) != messages.digests:
+        if crc32_of_each(messages.payloads) != messages.digests:
             raise Damaged()
         columns: dict[str, pa.Array] = {}
         if self._payload_columns:

@@ -54,7 +54,8 @@ class Policy(NamedTuple):
     flags_allowed: int
     frame_bytes_max: int
     annotation_bytes_max: int
-    # What the usual ones begin with, kind and serializer included: they need no longer look.
+    # What the usual ones begin with; kind, serializer and flags, which must be such as are allowed,
+    # are part of it: they need no longer look.
     start: bytes = b""
 
 

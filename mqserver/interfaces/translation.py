@@ -13,7 +13,7 @@ from threading import get_ident
 from typing import Any, TypeVar, cast
 
 from idl import mq, system
-from idl.checksums import crc32
+from idl.checksums import crc32, crc32_of_each
 from idl.cos import Status
 from idl.mapping import UserException, operations_of
 from idl.mq import (
@@ -68,7 +68,7 @@ def new_messages(
         return [_only_message(batch, now_us, sender)]
     if not payloads:
         return []
-    is_whole = tuple(map(crc32, payloads)) == digests
+    is_whole = crc32_of_each(payloads) == digests
     if not is_whole or max(map(len, payloads)) > message_bytes_max:
         _refuse(batch, message_bytes_max, position)
     columns = MessageColumns(

@@ -260,6 +260,37 @@ def test_a_usual_frame_of_which_a_byte_has_changed_is_refused(
         receiver.receive(POLICY, soon())
 
 
+@pytest.mark.parametrize("kind", [frames.INVOKE, frames.RESULT])
+@pytest.mark.parametrize("size", [0, 1, 100, 4055, 4056, 4057, 8000, 100_000])
+def test_a_usual_frame_is_written_like_any_other(kind: int, size: int) -> None:
+    body = b"b" * size
+    assert frames.encode(kind, 9, KEY, body) == frames._encode(kind, 9, KEY, body, b"", 0)
+
+
+@pytest.mark.parametrize("size", [0, 1, 100, 4055, 4056, 4057, 8000, 16 * 1024 - 52])
+def test_what_has_arrived_whole_is_received_at_once(
+    pair: tuple[frames.Stream, frames.Stream], size: int
+) -> None:
+    sender, receiver = pair
+    assert receiver.receive_at_once(POLICY) is None
+    sender.send(frames.encode(frames.INVOKE, 9, KEY, b"b" * size), soon())
+    frame = receiver.receive_at_once(POLICY)
+    assert frame == (frames.INVOKE, 0, 9, KEY, b"b" * size, b"")
+    assert not receiver.has_more
+
+
+def test_a_frame_with_another_flag_is_let_in_only_where_that_is_allowed(
+    pair: tuple[frames.Stream, frames.Stream],
+) -> None:
+    sender, receiver = pair
+    data = frames.encode(frames.INVOKE, 9, KEY, b"a body", flags=frames.EXCEPTION)
+    sender.send(data * 2, soon())
+    allowed = POLICY._replace(flags_allowed=frames.HAS_REQUEST_ID | frames.EXCEPTION)
+    assert receiver.receive(allowed, soon()).flags == frames.EXCEPTION
+    with pytest.raises(frames.Refused, match="flags"):
+        receiver.receive(POLICY, soon())
+
+
 def test_a_usual_frame_that_is_too_large_is_refused(
     pair: tuple[frames.Stream, frames.Stream],
 ) -> None:

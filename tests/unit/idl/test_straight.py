@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import pickle
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,9 +22,10 @@ from idl.mapping import (
     Text,
     fields_of,
     is_interface,
+    operations_of,
     own_check_of,
 )
-from idl.marshal import OperationCodec, codec_of, operation_codecs
+from idl.marshal import OperationCodec, _operation_codec, codec_of, operation_codecs
 
 INTERFACES = [
     kind
@@ -141,6 +144,44 @@ def test_arguments_are_written_as_in_the_general_way(codec: OperationCodec) -> N
                 assert straight == said(general(codec.write_arguments), given)
 
 
+def result_types(codec: OperationCodec) -> list[IdlType]:
+    op = codec.operation
+    return [*([] if op.result is None else [op.result]), *(kind for _, kind in op.out)]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_results_are_read_as_in_the_general_way(codec: OperationCodec) -> None:
+    for example in examples(result_types(codec)):
+        for plain in (example, *spoiled(example)):
+            assert said(codec.read_result, plain) == said(general(codec.read_result), plain)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_results_are_written_as_in_the_general_way(codec: OperationCodec) -> None:
+    for example in examples(result_types(codec)):
+        returned = said(codec.read_result, example)
+        if isinstance(returned, str) and result_types(codec) != [Text()]:
+            continue
+        assert said(codec.write_result, returned) == example
+        others = list(MORE_JUNK)
+        if len(example) > 1:
+            others += [
+                (*returned[:position], other, *returned[position + 1 :])
+                for position in range(len(returned))
+                for other in MORE_JUNK
+            ]
+        for other in others:
+            assert said(codec.write_result, other) == said(general(codec.write_result), other)
+
+
+def test_a_function_that_is_held_before_it_is_made_is_the_same() -> None:
+    codec = _operation_codec(operations_of(mq.Mq_Node)["countMessages"])
+    held = codec.read_arguments
+    assert held(("orders",), Names()) == ["orders"]
+    assert codec.read_arguments is not held
+    assert held(("orders",), Names()) == codec.read_arguments(("orders",), Names())
+
+
 STRUCTURES = [
     kind
     for module in (cos, coordination, databases, mq)
@@ -166,6 +207,18 @@ def test_what_a_structure_checks_itself_is_checked() -> None:
     assert own_check_of(cos.otid_t) is not None
     with pytest.raises(InvalidValue, match="bqual_length"):
         read((1, 9, b"short"), Names())
+
+
+def test_a_structure_that_was_read_is_like_one_that_was_made() -> None:
+    read = codec_of(Structure(mq.mqBranch)).read
+    assert read is not None
+    made = mq.mqBranch(cos.otid_t(1, 0, b"name"), "n1", None)
+    found = read(((1, 0, b"name"), "n1", None), Names())
+    assert found.__class__ is mq.mqBranch
+    assert (found, hash(found), repr(found)) == (made, hash(made), repr(made))
+    assert pickle.loads(pickle.dumps(found)) == made
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(found, "name", "n2")  # noqa: B010
 
 
 def test_values_of_a_class_that_is_derived_from_the_right_one_are_refused() -> None:
