@@ -32,6 +32,9 @@ HELD_MESSAGES_MAX = 10_000
 # What takes so long to send that it must not be given up early.
 LARGE_BYTES = 1024 * 1024
 
+# Looked up once: that takes longer in an enumeration than most of what is done with it.
+_COMMIT_ONE_PHASE, _PREPARE = mqCompletion.COMMIT_ONE_PHASE, mqCompletion.PREPARE
+
 T = TypeVar("T")
 
 
@@ -42,22 +45,12 @@ class Ended(NamedTuple):
     is_read_only: bool
 
 
-class _Request(NamedTuple):
-    """A request that ends a branch, and when it was first made."""
-
-    method: Callable[..., Any]
-    arguments: tuple[Any, ...]
-    begun: float
-
-
-class _Held:
-    """What is to be put into one queue."""
-
-    __slots__ = ("items", "keys")
-
-    def __init__(self) -> None:
-        self.items: list[Item] = []
-        self.keys: list[Key] = []
+# A request that ends a branch: whom it is made of, what is said, and when it is given up.
+_Request = tuple[Callable[..., Any], tuple[Any, ...], float]
+# What is to be put into one queue, and the keys that it will have.
+_Held = tuple[list[Item], list[Key]]
+# How a branch stands after its last request, whether it had changed nothing, and the keys.
+_Answer = tuple[Status, bool, tuple[tuple[str, ...], ...]]
 
 
 class Branch:
@@ -96,9 +89,10 @@ class Branch:
         key = Key.pending()
         held = self._held.get(queue)
         if held is None:
-            held = self._held[queue] = _Held()
-        held.items.append(item)
-        held.keys.append(key)
+            self._held[queue] = [item], [key]
+        else:
+            held[0].append(item)
+            held[1].append(key)
         self._held_messages += 1
         self._held_bytes += len(item) + OVERHEAD_BYTES if type(item) is bytes else size_of(item)
         if self._held_bytes > HELD_BYTES_MAX or self._held_messages >= HELD_MESSAGES_MAX:
@@ -111,26 +105,26 @@ class Branch:
             held = self._held.get(name)
             if held is None:
                 continue
-            batch = batch_of(held.items, self._sender)
-            keys = self._ask(self.node.calls.putMany, name, batch)
+            items, keys = held
+            texts = self._ask(self.node.calls.putMany, name, batch_of(items, self._sender))
             self._has_changed = True
-            self._told.append((held.keys, keys))
+            self._told.append((keys, texts))
             self._let_go(name)
 
     def take_back(self, queue: str, key: Key) -> None:
         """The last put into the queue, which the node has refused, is not to be put after all."""
-        held = self._held[queue]
-        assert held.keys[-1] is key, "only the last put can be taken back"
-        held.keys.pop()
+        items, keys = self._held[queue]
+        assert keys[-1] is key, "only the last put can be taken back"
+        keys.pop()
         self._held_messages -= 1
-        self._held_bytes -= size_of(held.items.pop())
-        if not held.items:
+        self._held_bytes -= size_of(items.pop())
+        if not items:
             del self._held[queue]
 
     def _let_go(self, queue: str) -> None:
-        held = self._held.pop(queue)
-        self._held_messages -= len(held.items)
-        self._held_bytes -= sum(map(size_of, held.items))
+        items, _ = self._held.pop(queue)
+        self._held_messages -= len(items)
+        self._held_bytes -= sum(map(size_of, items))
 
     def get(self, queue: str, selection: mqSelection, count: int, wait_s: float) -> list[Message]:
         """The next messages, own puts among them; waits for the first."""
@@ -170,42 +164,58 @@ class Branch:
 
     # --- Ends
 
-    def commit_alone(self) -> Ended:
-        """All that is left is put, and the branch is committed; raises what the wire raises."""
-        return self._finished(None, self._last_request(mqCompletion.COMMIT_ONE_PHASE))
+    def commit_alone(self) -> Status:
+        """All that is left is put, and the branch is committed; raises what the wire raises.
+
+        How the branch stands afterwards.
+        """
+        request = self._last_request(_COMMIT_ONE_PHASE)
+        method, arguments, _ = request
+        try:
+            answer = method(*arguments)
+        except LOST as lost:
+            answer = self._insist(lost, request)
+        return self._ended(answer)[0]
 
     def prepare(self, recovery: RecoveryCoordinator) -> Callable[[], Ended]:
         """The same, but it only votes. It is under way; the function waits for the answer."""
         self._branch = structs.branch(self._gtrid, self.name, recovery)
-        request = self._last_request(mqCompletion.PREPARE)
-        waiting = started(request.method, *request.arguments)
+        request = self._last_request(_PREPARE)
+        method, arguments, _ = request
+        waiting = started(method, *arguments) or partial(method, *arguments)
         return partial(self._finished, waiting, request)
 
     def _last_request(self, completion: mqCompletion) -> _Request:
         self.is_called = True
-        work = tuple(
-            [
-                structs.work(queue, batch_of(held.items, self._sender))
-                for queue, held in self._held.items()
-            ]
-        )
+        work = []
+        for queue, (items, _) in self._held.items():
+            work.append(structs.work(queue, batch_of(items, self._sender)))
         node = self.node
         node.check_usable()
         method = node.calls.pushDown if self._held_bytes > LARGE_BYTES else node.ends.pushDown
-        return _Request(method, (self._branch, self._answered + 1, work, completion), node.clock())
+        arguments = (self._branch, self._answered + 1, tuple(work), completion)
+        return method, arguments, node.clock() + ENDING_S_MAX
 
-    def _finished(self, waiting: Callable[[], Any] | None, request: _Request) -> Ended:
-        method, arguments, begun = request
+    def _finished(self, waiting: Callable[[], _Answer], request: _Request) -> Ended:
         try:
-            status, is_read_only, keys = waiting() if waiting else method(*arguments)
+            answer = waiting()
         except LOST as lost:
-            deadline = begun + ENDING_S_MAX
-            status, is_read_only, keys = self.node.insist(lost, deadline, method, *arguments)
-        if keys:
-            for held, texts in zip(self._held.values(), keys, strict=True):
-                self._told.append((held.keys, texts))
-            self._held.clear()
+            answer = self._insist(lost, request)
+        status, is_read_only, _ = self._ended(answer)
         return Ended(status, is_read_only)
+
+    def _insist(self, lost: system.SystemException, request: _Request) -> _Answer:
+        method, arguments, deadline = request
+        answer: _Answer = self.node.insist(lost, deadline, method, *arguments)
+        return answer
+
+    def _ended(self, answer: _Answer) -> _Answer:
+        texts = answer[2]
+        if texts:
+            for (_, keys), told in zip(self._held.values(), texts, strict=True):
+                self._told.append((keys, told))
+            self._held.clear()
+        return answer
 
     def rollback(self) -> Callable[[], None]:
         """The node is being told; the function waits until it has heard."""
@@ -221,13 +231,13 @@ class Branch:
         for keys, texts in self._told:
             for key, text in zip(keys, texts or ("",) * len(keys), strict=True):
                 key.tell(text)
-        for held in self._held.values():
-            for key in held.keys:
+        for _, keys in self._held.values():
+            for key in keys:
                 # What the node could not say after a restart nobody can.
                 key.tell("")
 
     def lose_keys(self) -> None:
         """The transaction was rolled back: there are no keys."""
-        for keys in [told[0] for told in self._told] + [held.keys for held in self._held.values()]:
+        for keys in [told[0] for told in self._told] + [held[1] for held in self._held.values()]:
             for key in keys:
                 key.lose()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-import os
 import threading
 from collections.abc import Callable
 from types import TracebackType
@@ -29,6 +28,7 @@ from idl.coordination import Mq_TransactionAdmin, mqDatabaseSettings
 from idl.cos import Control, Status, TransactionFactory
 from idl.mq import Mq_Admin, Mq_Fifo, Mq_Standard, check_queue_name, mqNodeInfo
 from idl.otids import otid_of, parse_shown
+from idl.process import here
 
 T = TypeVar("T")
 
@@ -103,7 +103,7 @@ class Connection:
         self._sleep = sleep
         self._connect_again = connect_again
         self._lock = threading.Lock()
-        self._process = os.getpid()
+        self._process = here.pid
         self._opened: Opened | None = None
         self._node: Node | None = None
         self._deciding: Deciding | None = None
@@ -198,7 +198,7 @@ class Connection:
             return
         self._is_closed = True
         deciding, node, opened = self._deciding, self._node, self._opened
-        is_own = self._process == os.getpid() or self._watched_in == os.getpid()
+        is_own = self._process == here.pid or self._watched_in == here.pid
         if deciding is not None and is_own:
             self._heartbeat.unwatch(deciding.leases)
             with contextlib.suppress(*RAISED), limited(CLOSE_S):
@@ -289,9 +289,9 @@ class Connection:
     def deciding(self) -> Deciding:
         """See `Home.deciding`."""
         deciding = self._deciding or self._find_coordinator()
-        if self._watched_in != os.getpid():
+        if self._watched_in != here.pid:
             self._heartbeat.watch(deciding.leases)
-            self._watched_in = os.getpid()
+            self._watched_in = here.pid
         return deciding
 
     def doubt(self, gtrid: bytes, mark: str = "") -> None:
@@ -338,9 +338,9 @@ class Connection:
 
     @contextlib.contextmanager
     def _guarded(self) -> Any:
-        if self._process != os.getpid():
+        if self._process != here.pid:
             # The lock may have been held by a thread that exists only in the parent.
             self._lock = threading.Lock()
-            self._process = os.getpid()
+            self._process = here.pid
         with self._lock:
             yield

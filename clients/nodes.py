@@ -8,7 +8,6 @@ once, since the address may be wrong.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -16,6 +15,7 @@ from clients.errors import RAISED, OnceMQError, translated
 from idl import system
 from idl.call import Address, Orb, limited, repeating
 from idl.mq import Mq_Node
+from idl.process import here
 from idl.proxies import new_request_id
 
 NODE = "node"
@@ -59,7 +59,7 @@ class Node:
         self.calls = orb.proxy(f"PYRO:{NODE}@{address}", Mq_Node)
         # The same object; its calls give up sooner, because they are repeated.
         self.ends = orb.proxy(f"PYRO:{NODE}@{address}", Mq_Node, min(ENDING_S, timeout_s))
-        self._process = 0 if realm is NETWORK else os.getpid()
+        self._process = 0 if realm is NETWORK else here.pid
         self.sleep = sleep
         self._has_answered = False
 
@@ -127,7 +127,7 @@ class Node:
         """Raises where this client has let go of the node, or is another process."""
         if self.is_closed:
             raise OnceMQError("this connection was closed: connect again")
-        if self._process and self._process != os.getpid():
+        if self._process and self._process != here.pid:
             raise OnceMQError(
                 "the embedded node runs in the process that connected, and this is a child that "
                 'was forked from it: run a server (`oncemq up`) and connect to "mq://HOST:PORT"'

@@ -19,7 +19,6 @@ from __future__ import annotations
 import contextlib
 import enum
 import logging
-import os
 import threading
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
@@ -47,6 +46,7 @@ from idl.cos import HeuristicHazard, HeuristicMixed, Status
 from idl.mapping import UserException
 from idl.mq import BranchEnded
 from idl.otids import show
+from idl.process import here
 
 ROLLBACK_S = 5.0
 
@@ -62,6 +62,12 @@ class Outcome(enum.StrEnum):
     COMMITTED = "committed"
     ROLLED_BACK = "rolled back"
     UNKNOWN = "unknown"
+
+
+# Looked up once: that takes longer in an enumeration than most of what is done with it.
+_ACTIVE, _UNKNOWN, _COMMITTED = Outcome.ACTIVE, Outcome.UNKNOWN, Outcome.COMMITTED
+_OVER = (_COMMITTED, Outcome.ROLLED_BACK)
+_STATUS_COMMITTED, _STATUS_PREPARED = Status.COMMITTED, Status.PREPARED
 
 
 class Autocommit(enum.Enum):
@@ -121,9 +127,10 @@ class Transaction:
         self._clock = clock
         self._timeout_s = timeout_s
         self._deadline = clock() + timeout_s
-        self._process = os.getpid()
-        self._lock = threading.RLock()
-        self._status = Outcome.ACTIVE
+        self._process = here.pid
+        # Held while the transaction works: its threads take turns.
+        self.lock = threading.RLock()
+        self._status = _ACTIVE
         self._reason = ""
         self._is_retryable = True
         self._gtrid = b""
@@ -139,7 +146,7 @@ class Transaction:
     @property
     def otid(self) -> str:
         """Its name, by which its outcome can be asked for."""
-        with self._lock:
+        with self.lock:
             return show(self._name())
 
     @property
@@ -151,14 +158,14 @@ class Transaction:
 
     def commit(self) -> None:
         """All of it has happened. Raises `RolledBack`, `OutcomeUnknown`, or a heuristic outcome."""
-        with self._lock:
+        with self.lock:
             self._check_open()
             self._refuse_if_marked()
             self._commit()
 
     def rollback(self) -> None:
         """Nothing of it has happened."""
-        with self._lock:
+        with self.lock:
             if self._status is Outcome.ROLLED_BACK:
                 return
             self._check_open()
@@ -173,7 +180,7 @@ class Transaction:
         its own commit, one in each transaction and before all others; `markable=True` asks for
         that. Raises `NotEnlisted`, which says what to do.
         """
-        with self._lock:
+        with self.lock:
             self._check_open()
             self._refuse_if_marked()
             # Without the coordinator nobody could finish it after a crash.
@@ -196,7 +203,7 @@ class Transaction:
 
     def set_rollback_only(self, reason: str = "its owner marked it to be rolled back") -> None:
         """It can only be rolled back; the end of the `with` block does so without a word."""
-        with self._lock:
+        with self.lock:
             self._check_open()
             self._mark(reason, is_retryable=False)
 
@@ -217,12 +224,12 @@ class Transaction:
         trace: TracebackType | None,
     ) -> None:
         self.leave()
-        if self._process != os.getpid():
+        if self._process != here.pid:
             if kind is None:
                 self._check_open()
             return
-        with self._lock:
-            if self._status is not Outcome.ACTIVE:
+        with self.lock:
+            if self._status is not _ACTIVE:
                 return
             if kind is not None:
                 self._roll_back(f"{kind.__name__} was raised")
@@ -240,16 +247,10 @@ class Transaction:
 
     def __del__(self) -> None:
         # Nobody can end it any more; its nodes will notice the silence, or ask.
-        is_over = self._status in (Outcome.COMMITTED, Outcome.ROLLED_BACK)
-        if self._deciding is not None and self._gtrid and not is_over:
+        if self._status not in _OVER and self._deciding is not None and self._gtrid:
             self._deciding.leases.ended(self._gtrid)
 
     # --- What queues and consumers use
-
-    @property
-    def lock(self) -> threading.RLock:
-        """Held while the transaction works: its threads take turns."""
-        return self._lock
 
     def enter(self) -> None:
         """The calls made here belong to this transaction, until `leave`."""
@@ -285,8 +286,8 @@ class Transaction:
 
     def abandon(self) -> None:
         """It is rolled back unless it is over; nothing is raised."""
-        with self._lock:
-            if self._status is Outcome.ACTIVE and self._process == os.getpid():
+        with self.lock:
+            if self._status is Outcome.ACTIVE and self._process == here.pid:
                 self._roll_back("its owner gave it up")
 
     # --- What others do for it
@@ -296,7 +297,7 @@ class Transaction:
 
         Before its first use. One that is under way with the same key cannot commit any more.
         """
-        with self._lock:
+        with self.lock:
             assert not self._gtrid, "it has another name already"
             patience_s = self._home.timeout_s
             gtrid = self._name(
@@ -307,7 +308,7 @@ class Transaction:
 
     def accept(self, participants: Iterable[mqParticipant]) -> None:
         """These branches, which others have prepared for it, count. All others never will."""
-        with self._lock:
+        with self.lock:
             self._check_open()
             self._refuse_if_marked()
             self._name()
@@ -341,12 +342,12 @@ class Transaction:
     # --- Checks
 
     def _check_open(self) -> None:
-        if self._process != os.getpid():
+        if self._process != here.pid:
             raise TransactionEnded(
                 f"the transaction belongs to process {self._process}, from which this one was "
                 "forked: begin another here"
             )
-        if self._status is not Outcome.ACTIVE:
+        if self._status is not _ACTIVE:
             raise TransactionEnded(f"the transaction is over: {self._status.value}. Begin another")
 
     def _refuse_if_marked(self) -> None:
@@ -373,11 +374,13 @@ class Transaction:
         if reason:
             self._roll_back(reason)
             raise RolledBack(reason, retryable=False)
-        working = [branch for branch in self._branches.values() if branch.has_work]
-        # Others have only looked: their nodes are told, and nobody waits for what they say.
-        self._tell_rollback(branch for branch in self._branches.values() if not branch.has_work)
+        branches = self._branches.values()
+        working = [branch for branch in branches if branch.has_work]
+        if len(working) < len(branches):
+            # Others have only looked: their nodes are told, and nobody waits for what they say.
+            self._tell_rollback([branch for branch in branches if not branch.has_work])
         # From here on an interruption leaves it open how the transaction ends.
-        self._status = Outcome.UNKNOWN
+        self._status = _UNKNOWN
         if databases is not None and databases.branches:
             self._commit_with(databases, working)
         elif len(working) == 1 and not self._is_shared:
@@ -387,14 +390,14 @@ class Transaction:
         self._is_committed(working)
 
     def _is_committed(self, working: Iterable[Branch]) -> None:
-        self._status = Outcome.COMMITTED
+        self._status = _COMMITTED
         for branch in working:
             branch.tell_keys()
         self._over()
 
     def _commit_alone(self, branch: Branch) -> None:
         try:
-            status = branch.commit_alone().status
+            status = branch.commit_alone()
         except BranchEnded as ended:
             status = ended.outcome
         except UserException as refused:
@@ -403,7 +406,7 @@ class Transaction:
             if is_harmless(failed):
                 self._refused(failed, branch)
             status = self._ask_for_end(branch, failed)
-        if status is not Status.COMMITTED:
+        if status is not _STATUS_COMMITTED:
             self._roll_back(f"{branch.node.where} has given it up, or was restarted")
             raise RolledBack(self._reason)
 
@@ -522,7 +525,7 @@ class Transaction:
         except RAISED as failed:
             self._undecided(failed, deciding)
             return
-        if outcome.status is not Status.COMMITTED:
+        if outcome.status is not _STATUS_COMMITTED:
             self._roll_back(outcome.reason or "the coordinator rolled it back")
             raise RolledBack(self._reason)
 
@@ -584,6 +587,6 @@ def _vote(answer: Callable[[], Ended]) -> Ended | Exception:
         vote = answer()
     except RAISED as raised:
         return raised
-    if vote.is_read_only or vote.status is Status.PREPARED:
+    if vote.is_read_only or vote.status is _STATUS_PREPARED:
         return vote
     return BranchEnded(Status.ROLLED_BACK)
