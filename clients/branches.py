@@ -24,7 +24,7 @@ from idl.cos import RecoveryCoordinator, Status
 from idl.mapping import UserException
 from idl.mq import mqBranch, mqCompletion, mqSelection
 from idl.otids import otid_of
-from idl.proxies import started
+from idl.proxies import started, started_with
 
 # So much is kept back in the client; what is more goes to the node before the end.
 HELD_BYTES_MAX = 8 * 1024 * 1024
@@ -106,7 +106,7 @@ class Branch:
             if held is None:
                 continue
             items, keys = held
-            texts = self._ask(self.node.calls.putMany, name, batch_of(items, self._sender))
+            texts = self._ask(self.node.calls.putMany, (name, batch_of(items, self._sender)))
             self._has_changed = True
             self._told.append((keys, texts))
             self._let_go(name)
@@ -128,26 +128,29 @@ class Branch:
 
     def get(self, queue: str, selection: mqSelection, count: int, wait_s: float) -> list[Message]:
         """The next messages, own puts among them; waits for the first."""
-        self.push(queue)
-        wait_ms = int(wait_s * 1000)
-        taken = self._ask(self.node.calls.getMany, queue, selection, count, wait_ms, extra_s=wait_s)
+        if self._held:
+            self.push(queue)
+        arguments = (queue, selection, count, int(wait_s * 1000))
+        taken = self._ask(self.node.calls.getMany, arguments, wait_s)
         if taken.keys:
             self._has_changed = True
         return messages_of(taken)
 
     def get_keys(self, queue: str, keys: Sequence[str]) -> list[Message]:
         """The messages with these keys."""
-        taken = self._ask(self.node.calls.getKeys, queue, tuple(keys))
+        taken = self._ask(self.node.calls.getKeys, (queue, tuple(keys)))
         self._has_changed = True
         return messages_of(taken)
 
-    def _ask(self, method: Callable[..., T], *arguments: object, extra_s: float = 0.0) -> T:
+    def _ask(
+        self, method: Callable[..., T], arguments: tuple[object, ...], extra_s: float = 0.0
+    ) -> T:
         """The answer to the next request; raises an `OnceMQError`."""
         self.is_called = True
         is_settled = False
         try:
-            number = self._answered + 1
-            answer = self.node.call(method, self._branch, number, *arguments, extra_s=extra_s)
+            numbered = (self._branch, self._answered + 1, *arguments)
+            answer = self.node.answer(method, numbered, extra_s)
             self._answered += 1
             is_settled = True
             return answer
@@ -182,7 +185,7 @@ class Branch:
         self._branch = structs.branch(self._gtrid, self.name, recovery)
         request = self._last_request(_PREPARE)
         method, arguments, _ = request
-        waiting = started(method, *arguments) or partial(method, *arguments)
+        waiting = started_with(method, arguments) or partial(method, *arguments)
         return partial(self._finished, waiting, request)
 
     def _last_request(self, completion: mqCompletion) -> _Request:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 
+from clients import structs
 from clients.errors import OutcomeUnknown
 from clients.leases import Leases
 from clients.two_phase import KnownDatabases
@@ -32,6 +33,10 @@ COORDINATION = "coordination"
 ATTEMPT_S = 10.0
 PAUSE_S = 0.1
 PAUSE_S_MAX = 2.0
+
+# Looked up once: that takes longer in an enumeration than most of what is done with it.
+_ROLLED_BACK = Status.ROLLED_BACK
+_OVER = (Status.COMMITTED, _ROLLED_BACK)
 
 
 class Deciding:
@@ -99,7 +104,7 @@ class Deciding:
             settler = self._orb.proxy(f"PYRO:{SETTLER}@{node}", Mq_Settler)
             self._settlers[node] = settler
         resource = neighbour_of(settler, member_name(BRANCH, gtrid, branch), Resource)
-        return mqParticipant(branch, resource, settler)
+        return structs.participant(branch, resource, settler)
 
     def database_participant(self, database: str, gtrid: bytes, branch: str) -> mqParticipant:
         """A branch in a database that has been prepared."""
@@ -112,10 +117,11 @@ class Deciding:
         self, gtrid: bytes, participants: tuple[mqParticipant, ...], patience_s: float
     ) -> mqOutcome:
         """How the transaction ended. Raises `OutcomeUnknown` when nobody says so for so long."""
+        otid = structs.otid(gtrid)
         outcome = self._insist(
-            gtrid, lambda: self._coordinator.decide(otid_of(gtrid), participants), patience_s
+            gtrid, lambda: self._coordinator.decide(otid, participants), patience_s
         )
-        if outcome.status is Status.ROLLED_BACK:
+        if outcome.status is _ROLLED_BACK:
             # Perhaps because the coordinator was restarted, and then our names are all over.
             with contextlib.suppress(system.SystemException):
                 self.leases.renew()
@@ -145,11 +151,12 @@ class Deciding:
         return self._coordinator.getOutcome(otid_of(gtrid))
 
     def _insist(self, gtrid: bytes, call: Callable[[], mqOutcome], patience_s: float) -> mqOutcome:
-        deadline = self._clock() + patience_s
+        now = self._clock()
+        deadline = now + patience_s
         pause_s = PAUSE_S
         while True:
             try:
-                left_s = deadline - self._clock()
+                left_s = deadline - now
                 if left_s >= ATTEMPT_S and current_outgoing().timeout_s is None:
                     # The proxy has that limit by itself.
                     outcome = call()
@@ -161,8 +168,9 @@ class Deciding:
                     raise OutcomeUnknown(gtrid) from lost
                 self._sleep(pause_s)
                 pause_s = min(2 * pause_s, PAUSE_S_MAX)
+                now = self._clock()
                 continue
-            if outcome.status in (Status.COMMITTED, Status.ROLLED_BACK):
+            if outcome.status in _OVER:
                 self.leases.ended(gtrid)
             return outcome
 

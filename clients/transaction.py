@@ -159,8 +159,7 @@ class Transaction:
     def commit(self) -> None:
         """All of it has happened. Raises `RolledBack`, `OutcomeUnknown`, or a heuristic outcome."""
         with self.lock:
-            self._check_open()
-            self._refuse_if_marked()
+            self._check_ready()
             self._commit()
 
     def rollback(self) -> None:
@@ -181,8 +180,7 @@ class Transaction:
         that. Raises `NotEnlisted`, which says what to do.
         """
         with self.lock:
-            self._check_open()
-            self._refuse_if_marked()
+            self._check_ready()
             # Without the coordinator nobody could finish it after a crash.
             self._name()
             assert self._deciding is not None
@@ -271,13 +269,9 @@ class Transaction:
 
     def branch_at(self, node: Node) -> Branch:
         """Its part at this node, ready for work. Call with the lock held."""
-        self._check_open()
-        self._refuse_if_marked()
+        self._check_ready()
         key = node if node.realm is NETWORK else node.realm
-        branch = self._branches.get(key)
-        if branch is None:
-            branch = self._join(node, key)
-        return branch
+        return self._branches.get(key) or self._join(node, key)
 
     def failed(self, branch: Branch, raised: OnceMQError) -> None:
         """A request has failed; where that cannot be mended, only a rollback is left."""
@@ -309,8 +303,7 @@ class Transaction:
     def accept(self, participants: Iterable[mqParticipant]) -> None:
         """These branches, which others have prepared for it, count. All others never will."""
         with self.lock:
-            self._check_open()
-            self._refuse_if_marked()
+            self._check_ready()
             self._name()
             self._is_shared = self._has_voted = True
             self._accepted += participants
@@ -350,7 +343,10 @@ class Transaction:
         if self._status is not _ACTIVE:
             raise TransactionEnded(f"the transaction is over: {self._status.value}. Begin another")
 
-    def _refuse_if_marked(self) -> None:
+    def _check_ready(self) -> None:
+        """It can go on; raises where it cannot, and what only can be rolled back is so then."""
+        if self._status is not _ACTIVE or self._process != here.pid:
+            self._check_open()
         if self._clock() >= self._deadline:
             self._mark(f"its {self._timeout_s:g} seconds were over", is_retryable=True)
         for branch in self._branches.values():
@@ -463,17 +459,16 @@ class Transaction:
         ]
         # The mark decides nothing yet.
         trouble = None if databases is None else databases.vote()
-        votes: list[Ended | Exception] = [_vote(answer) for answer in asked]
-        refused = next((vote for vote in votes if isinstance(vote, Exception)), None)
-        if refused is not None:
-            self._refused(refused, working[votes.index(refused)])
+        votes = [_vote(answer) for answer in asked]
+        prepared = []
+        for branch, participant, vote in zip(working, offered, votes, strict=True):
+            if isinstance(vote, Exception):
+                self._refused(vote, branch)
+            if not vote.is_read_only:
+                prepared.append(participant)
         if trouble is not None:
             self._refused_by_database(*trouble)
-        participants = tuple(
-            participant
-            for participant, vote in zip(offered, votes, strict=True)
-            if isinstance(vote, Ended) and not vote.is_read_only
-        ) + tuple(self._accepted)
+        participants = (*prepared, *self._accepted)
         if databases is not None:
             participants += databases.participants(deciding.database_participant)
         if marked is not None:

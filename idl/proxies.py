@@ -205,19 +205,20 @@ def started(
     Only proxies of a network can do so, and only where a connection stands ready; else nothing was
     sent. What was started must be waited for.
     """
-    return None if named else _started(None, method, arguments)
+    return None if named else started_with(method, arguments)
 
 
 def started_within(
     timeout_s: float, method: Callable[P, T], *arguments: P.args, **named: P.kwargs
 ) -> Callable[[], T] | None:
     """The same for a call that may take so long, whatever else was said about its time."""
-    return None if named else _started(timeout_s, method, arguments)
+    return None if named else started_with(method, arguments, timeout_s)
 
 
-def _started(
-    timeout_s: float | None, method: Callable[..., T], arguments: tuple[Any, ...]
+def started_with(
+    method: Callable[..., T], arguments: tuple[Any, ...], timeout_s: float | None = None
 ) -> Callable[[], T] | None:
+    """The same for arguments that are together already."""
     proxy, codec = getattr(method, "__self__", None), getattr(method, _CODEC, None)
     if not isinstance(proxy, Proxy) or codec is None:
         return None

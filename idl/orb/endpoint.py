@@ -21,6 +21,9 @@ from idl.marshal import doubted
 from idl.process import here
 from idl.turns import step_aside
 
+# Makes a tuple as its class would, without a function of Python's in between: for every call.
+_new_tuple = tuple.__new__
+
 
 class Request(NamedTuple):
     """One call on its way: the packed body, the idempotency key, and what travels beside it."""
@@ -147,7 +150,8 @@ class Endpoint:
             # Not all of it was handed to the network: nothing was done.
             _let_go(pool, link)
             return None
-        return Started(pool, link, request, deadline)
+        started: Started = _new_tuple(Started, (pool, link, request, deadline))
+        return started
 
     def finish(self, started: Started) -> Answer:
         """The answer to what was started; repeated as `call` would, when it was lost."""
@@ -160,7 +164,10 @@ class Endpoint:
         except BaseException:
             _let_go(pool, link)
             raise
-        self._give_back(pool, link)
+        if self._is_closed:
+            _let_go(pool, link)
+        else:
+            pool.give_back(link)
         return answer
 
     def close(self) -> None:
@@ -201,7 +208,10 @@ class Endpoint:
             # Half an answer may be on its way: no later call may take it for its own.
             _let_go(pool, link)
             raise
-        self._give_back(pool, link)
+        if self._is_closed:
+            _let_go(pool, link)
+        else:
+            pool.give_back(link)
         return answer
 
     def _other_link(
@@ -228,12 +238,6 @@ class Endpoint:
         except BaseException:
             pool.places.put(None)
             raise
-
-    def _give_back(self, pool: _Pool, link: Link) -> None:
-        if self._is_closed:
-            _let_go(pool, link)
-        else:
-            pool.give_back(link)
 
     def _own_pool(self) -> _Pool:
         pool = self._pool

@@ -164,7 +164,8 @@ LAYERS = {
     "clients.branches":                 "clients.nodes clients.messages clients.structs "
                                         f"clients.errors {CALLS} idl.proxies idl.otids",
     "clients.nodes":                    f"clients.errors {CALLS} idl.proxies",
-    "clients.deciding":                 "clients.leases clients.two_phase clients.errors "
+    "clients.deciding":                 "clients.leases clients.two_phase clients.structs "
+                                        "clients.errors "
                                         f"{CALLS} idl.otids idl.proxies idl.databases",
     "clients.heartbeat":                f"clients.leases {CALLS}",
     "clients.leases":                   f"{WORDS} idl.otids idl.process",
