@@ -47,8 +47,6 @@ class Ended(NamedTuple):
 
 # A request that ends a branch: whom it is made of, what is said, and when it is given up.
 _Request = tuple[Callable[..., Any], tuple[Any, ...], float]
-# What is to be put into one queue, and the keys that it will have.
-_Held = tuple[list[Item], list[Key]]
 # How a branch stands after its last request, whether it had changed nothing, and the keys.
 _Answer = tuple[Status, bool, tuple[tuple[str, ...], ...]]
 
@@ -62,12 +60,16 @@ class Branch:
         # Whether the node has heard of it; and whether nobody knows what the node has done.
         self.is_called = False
         self.is_broken = False
+        # Whether there is anything that has to happen: puts, or messages that were got.
+        self.has_work = False
         self._gtrid = gtrid
         self._sender = sender
-        self._branch = structs.branch(gtrid, name, None)
+        self._branch: mqBranch | None = None
         self._answered = 0
         self._has_changed = False
-        self._held: dict[str, _Held] = {}
+        # What is to be put, by queue, and the keys that it will have.
+        self._held: dict[str, list[Item]] = {}
+        self._keys: dict[str, list[Key]] = {}
         self._held_messages = 0
         self._held_bytes = 0
         self._told: list[tuple[list[Key], tuple[str, ...]]] = []
@@ -75,24 +77,24 @@ class Branch:
     @property
     def reference(self) -> mqBranch:
         """The branch as its node knows it."""
-        return self._branch
-
-    @property
-    def has_work(self) -> bool:
-        """Whether there is anything that has to happen: puts, or messages that were got."""
-        return self._has_changed or self._held_messages > 0
+        branch = self._branch
+        if branch is None:
+            branch = self._branch = structs.branch(self._gtrid, self.name, None)
+        return branch
 
     # --- Work
 
     def put(self, queue: str, item: Item) -> Key:
         """The item will be put; its key is known after the commit."""
         key = Key.pending()
-        held = self._held.get(queue)
-        if held is None:
-            self._held[queue] = [item], [key]
+        items = self._held.get(queue)
+        if items is None:
+            self._held[queue] = [item]
+            self._keys[queue] = [key]
         else:
-            held[0].append(item)
-            held[1].append(key)
+            items.append(item)
+            self._keys[queue].append(key)
+        self.has_work = True
         self._held_messages += 1
         self._held_bytes += len(item) + OVERHEAD_BYTES if type(item) is bytes else size_of(item)
         if self._held_bytes > HELD_BYTES_MAX or self._held_messages >= HELD_MESSAGES_MAX:
@@ -102,27 +104,28 @@ class Branch:
     def push(self, queue: str | None = None) -> None:
         """What was kept back, for this queue or for all, is at the node."""
         for name in list(self._held) if queue is None else [queue]:
-            held = self._held.get(name)
-            if held is None:
+            items = self._held.get(name)
+            if items is None:
                 continue
-            items, keys = held
             texts = self._ask(self.node.calls.putMany, (name, batch_of(items, self._sender)))
             self._has_changed = True
-            self._told.append((keys, texts))
+            self._told.append((self._keys[name], texts))
             self._let_go(name)
 
     def take_back(self, queue: str, key: Key) -> None:
         """The last put into the queue, which the node has refused, is not to be put after all."""
-        items, keys = self._held[queue]
+        items, keys = self._held[queue], self._keys[queue]
         assert keys[-1] is key, "only the last put can be taken back"
         keys.pop()
         self._held_messages -= 1
         self._held_bytes -= size_of(items.pop())
         if not items:
-            del self._held[queue]
+            del self._held[queue], self._keys[queue]
+        self.has_work = self._has_changed or self._held_messages > 0
 
     def _let_go(self, queue: str) -> None:
-        items, _ = self._held.pop(queue)
+        items = self._held.pop(queue)
+        del self._keys[queue]
         self._held_messages -= len(items)
         self._held_bytes -= sum(map(size_of, items))
 
@@ -133,13 +136,13 @@ class Branch:
         arguments = (queue, selection, count, int(wait_s * 1000))
         taken = self._ask(self.node.calls.getMany, arguments, wait_s)
         if taken.keys:
-            self._has_changed = True
+            self.has_work = self._has_changed = True
         return messages_of(taken)
 
     def get_keys(self, queue: str, keys: Sequence[str]) -> list[Message]:
         """The messages with these keys."""
         taken = self._ask(self.node.calls.getKeys, (queue, tuple(keys)))
-        self._has_changed = True
+        self.has_work = self._has_changed = True
         return messages_of(taken)
 
     def _ask(
@@ -149,7 +152,7 @@ class Branch:
         self.is_called = True
         is_settled = False
         try:
-            numbered = (self._branch, self._answered + 1, *arguments)
+            numbered = (self.reference, self._answered + 1, *arguments)
             answer = self.node.answer(method, numbered, extra_s)
             self._answered += 1
             is_settled = True
@@ -191,12 +194,13 @@ class Branch:
     def _last_request(self, completion: mqCompletion) -> _Request:
         self.is_called = True
         work = []
-        for queue, (items, _) in self._held.items():
+        for queue, items in self._held.items():
             work.append(structs.work(queue, batch_of(items, self._sender)))
         node = self.node
         node.check_usable()
         method = node.calls.pushDown if self._held_bytes > LARGE_BYTES else node.ends.pushDown
-        arguments = (self._branch, self._answered + 1, tuple(work), completion)
+        branch = self._branch or self.reference
+        arguments = (branch, self._answered + 1, tuple(work), completion)
         return method, arguments, node.clock() + ENDING_S_MAX
 
     def _finished(self, waiting: Callable[[], _Answer], request: _Request) -> Ended:
@@ -215,15 +219,15 @@ class Branch:
     def _ended(self, answer: _Answer) -> _Answer:
         texts = answer[2]
         if texts:
-            for (_, keys), told in zip(self._held.values(), texts, strict=True):
-                self._told.append((keys, told))
+            self._told += zip(self._keys.values(), texts, strict=True)
             self._held.clear()
+            self._keys.clear()
         return answer
 
     def rollback(self) -> Callable[[], None]:
         """The node is being told; the function waits until it has heard."""
         method = self.node.calls.rollbackBranch
-        return started(method, self._branch) or partial(method, self._branch)
+        return started(method, self.reference) or partial(method, self.reference)
 
     def ask_outcome(self) -> Status:
         """How the branch ended, as far as the node knows."""
@@ -234,13 +238,13 @@ class Branch:
         for keys, texts in self._told:
             for key, text in zip(keys, texts or ("",) * len(keys), strict=True):
                 key.tell(text)
-        for _, keys in self._held.values():
+        for keys in self._keys.values():
             for key in keys:
                 # What the node could not say after a restart nobody can.
                 key.tell("")
 
     def lose_keys(self) -> None:
         """The transaction was rolled back: there are no keys."""
-        for keys in [told[0] for told in self._told] + [held[1] for held in self._held.values()]:
+        for keys in [*[told[0] for told in self._told], *self._keys.values()]:
             for key in keys:
                 key.lose()

@@ -13,7 +13,7 @@ import math
 import threading
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from clients.current import Current
 from clients.deciding import Deciding
@@ -98,6 +98,9 @@ class Connection:
     ) -> None:
         self._way = way
         self._settings = settings
+        # See `Home`.
+        self.sender: Final = settings.sender
+        self.timeout_s: Final = settings.timeout_s
         self._heartbeat = heartbeat
         self._clock = clock
         self._sleep = sleep
@@ -268,16 +271,6 @@ class Connection:
     # --- What queues and transactions use
 
     @property
-    def sender(self) -> str:
-        """See `Home.sender`."""
-        return self._settings.sender
-
-    @property
-    def timeout_s(self) -> float:
-        """See `Home.timeout_s`."""
-        return self._settings.timeout_s
-
-    @property
     def realm(self) -> object:
         """See `Home.realm`."""
         return self.node().realm
@@ -313,7 +306,7 @@ class Connection:
                     opened.orb,
                     opened.node,
                     opened.realm,
-                    self._settings.timeout_s,
+                    self.timeout_s,
                     self._clock,
                     self._sleep,
                 )

@@ -47,6 +47,9 @@ NODE_NAME = "embedded"
 
 T = TypeVar("T")
 
+# Makes a call as its class would, without a function of Python's in between: for every call.
+_new_tuple = tuple.__new__
+
 log = logging.getLogger("oncemq.client")
 
 
@@ -105,9 +108,9 @@ class DirectCalls:
 
 
 def _call(operation: Callable[..., Any], *arguments: Any) -> Any:
-    outgoing = current_outgoing()
-    request_id = outgoing.request_id or new_request_id()
-    return serve_within(Call(request_id, LOCAL, HOST_HERE), operation, arguments)
+    request_id = current_outgoing().request_id or new_request_id()
+    call: Call = _new_tuple(Call, (request_id, LOCAL, HOST_HERE, None))
+    return serve_within(call, operation, arguments)
 
 
 class Runtime:

@@ -27,6 +27,8 @@ class Leases:
         self._lock = threading.Lock()
         self._lease: mqLease | None = None
         self._next = 0
+        # The first number that does not belong to the block any more.
+        self._end = 0
         self._open: set[bytes] = set()
         self._renew_at = 0.0
 
@@ -36,7 +38,7 @@ class Leases:
             self._start_anew_after_fork()
         with self._lock:
             lease = self._lease
-            if lease is None or self._next >= lease.first + lease.count:
+            if lease is None or self._next >= self._end:
                 lease = self._lease_block(lease)
             gtrid = issue(lease.prefix, lease.secret, self._next)
             self._next += 1
@@ -97,6 +99,7 @@ class Leases:
             lease = self._coordinator.lease(0, 0)
         self._lease = lease
         self._next = lease.first
+        self._end = lease.first + lease.count
         self._renew_at = self._clock() + lease.duration / RENEWALS_PER_DURATION
         return lease
 

@@ -267,9 +267,13 @@ class Queue:
         transaction: Transaction | None,
     ) -> list[Message]:
         if transaction is not None:
-            return self._within(
-                transaction, lambda branch: branch.get(self.name, selection, count, wait_s)
-            )
+            with transaction.lock:
+                branch = transaction.branch_at(node)
+                try:
+                    return branch.get(self.name, selection, count, wait_s)
+                except OnceMQError as raised:
+                    transaction.failed(branch, raised)
+                    raise
         arguments = (ALONE, 0, self.name, selection, count, int(wait_s * 1000))
         return messages_of(self._once(node, node.calls.getMany, arguments, wait_s))
 
