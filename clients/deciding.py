@@ -56,7 +56,7 @@ class Deciding:
         self._sleep = sleep
         reference = f"PYRO:{COORDINATION}@{coordinator}"
         self._coordinator = orb.proxy(reference, Mq_Coordinator, ATTEMPT_S)
-        self._settlers: dict[Address, Mq_Settler] = {}
+        self._settlers: dict[tuple[str, int], Mq_Settler] = {}
         self.leases = Leases(self._coordinator, clock)
         self.databases = KnownDatabases(self._coordinator.listDatabases, clock, sleep)
 
@@ -99,10 +99,11 @@ class Deciding:
 
     def participant(self, node: Address, gtrid: bytes, branch: str) -> mqParticipant:
         """A branch at a node that has been prepared."""
-        settler = self._settlers.get(node)
+        place = node.host, node.port
+        settler = self._settlers.get(place)
         if settler is None:
             settler = self._orb.proxy(f"PYRO:{SETTLER}@{node}", Mq_Settler)
-            self._settlers[node] = settler
+            self._settlers[place] = settler
         resource = neighbour_of(settler, member_name(BRANCH, gtrid, branch), Resource)
         return structs.participant(branch, resource, settler)
 

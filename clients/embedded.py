@@ -9,7 +9,6 @@ last of them, or when the process ends.
 from __future__ import annotations
 
 import atexit
-import functools
 import logging
 import os
 import secrets
@@ -104,13 +103,16 @@ class DirectCalls:
 
     def __init__(self, servant: object) -> None:
         for name in operation_codecs(Mq_Node):
-            setattr(self, name, functools.partial(_call, getattr(servant, name)))
+            setattr(self, name, _direct(getattr(servant, name)))
 
 
-def _call(operation: Callable[..., Any], *arguments: Any) -> Any:
-    request_id = current_outgoing().request_id or new_request_id()
-    call: Call = _new_tuple(Call, (request_id, LOCAL, HOST_HERE, None))
-    return serve_within(call, operation, arguments)
+def _direct(operation: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*arguments: Any) -> Any:
+        request_id = current_outgoing().request_id or new_request_id()
+        served: Call = _new_tuple(Call, (request_id, LOCAL, HOST_HERE, None))
+        return serve_within(served, operation, arguments)
+
+    return call
 
 
 class Runtime:

@@ -12,7 +12,7 @@ import os
 import secrets
 from collections import deque
 from collections.abc import Callable
-from typing import Any, ParamSpec, Protocol, TypeVar, cast
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 from idl.call import REQUEST_ID_BYTES, Address, Reference, check_object_name
 from idl.mapping import InvalidValue, Operation, idl_name
@@ -119,10 +119,10 @@ def neighbour_of(proxy: object, name: str, interface: type[T]) -> T:
     """An object with this name at the server of another, reached the same way."""
     assert isinstance(proxy, Proxy), "only what an orb has made has neighbours"
     kind: Any = interface
-    made = _proxy_class(kind)(
+    made: T = _proxy_class(kind)(
         check_object_name(name), proxy._address, proxy._server, proxy._caller, None
     )
-    return cast(T, made)
+    return made
 
 
 def parse_reference(text: str) -> tuple[str, Address, str]:
@@ -152,7 +152,8 @@ def proxy_at(
     if timeout_s is not None and not 0 < timeout_s < float("inf"):
         raise InvalidValue(f"timeout {timeout_s!r}: a call may take a positive, finite time")
     kind: Any = interface
-    return cast(T, _proxy_class(kind)(name, address, server, caller, timeout_s))
+    made: T = _proxy_class(kind)(name, address, server, caller, timeout_s)
+    return made
 
 
 # Random keys that nobody has yet, made many at a time; a forked child makes its own.
@@ -177,7 +178,7 @@ def unguessable_name() -> str:
 
 
 @functools.cache
-def _proxy_class(interface: Any) -> type[Proxy]:
+def _proxy_class(interface: Any) -> Any:
     methods = {name: _method(codec) for name, codec in operation_codecs(interface).items()}
     name = idl_name(interface).replace("::", ".")
     return type(name, (Proxy,), {"__slots__": (), "__doc__": interface.__doc__, **methods})
