@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from clients.errors import RAISED, OnceMQError, translated
 from idl import system
-from idl.call import Address, Orb, limited, repeating
+from idl.call import Address, Orb, begin_repeating, limited, repeated
 from idl.mq import Mq_Node
 from idl.process import here
 from idl.proxies import new_request_id
@@ -74,8 +74,11 @@ class Node:
         self, method: Callable[..., T], arguments: tuple[object, ...], extra_s: float = 0.0
     ) -> T:
         """The answer to a call that is carried out once, however often it arrives."""
-        with repeating(new_request_id()):
+        begun = begin_repeating(new_request_id())
+        try:
             return self.answer(method, arguments, extra_s)
+        finally:
+            repeated(begun)
 
     def call(self, method: Callable[..., T], *arguments: object, extra_s: float = 0.0) -> T:
         """The answer to a call, which may take so much longer; raises what the wire raises."""

@@ -189,10 +189,25 @@ def limited(timeout_s: float) -> Carrying:
 
 def repeating(request_id: bytes) -> Carrying:
     """Calls made inside carry this idempotency key: they repeat one whose answer was lost."""
+    return Carrying(_under(request_id))
+
+
+def begin_repeating(request_id: bytes) -> Token[Outgoing]:
+    """The same without an object for `with`, which many calls can do without; see `repeated`."""
+    return _OUTGOING.set(_under(request_id))
+
+
+def repeated(begun: Token[Outgoing]) -> None:
+    """Calls carry again what they did before `begin_repeating`."""
+    _OUTGOING.reset(begun)
+
+
+def _under(request_id: bytes) -> Outgoing:
     if len(request_id) != REQUEST_ID_BYTES:
         raise InvalidValue(f"a request id has {REQUEST_ID_BYTES} bytes, not {len(request_id)}")
     transaction, timeout_s, _ = _OUTGOING.get()
-    return Carrying(_new_tuple(Outgoing, (transaction, timeout_s, request_id)))
+    outgoing: Outgoing = _new_tuple(Outgoing, (transaction, timeout_s, request_id))
+    return outgoing
 
 
 # --- The way to call -----------------------------------------------------------------------------

@@ -164,10 +164,7 @@ class Endpoint:
         except BaseException:
             _let_go(pool, link)
             raise
-        if self._is_closed:
-            _let_go(pool, link)
-        else:
-            pool.give_back(link)
+        self._give_back(pool, link)
         return answer
 
     def close(self) -> None:
@@ -208,10 +205,7 @@ class Endpoint:
             # Half an answer may be on its way: no later call may take it for its own.
             _let_go(pool, link)
             raise
-        if self._is_closed:
-            _let_go(pool, link)
-        else:
-            pool.give_back(link)
+        self._give_back(pool, link)
         return answer
 
     def _other_link(
@@ -238,6 +232,12 @@ class Endpoint:
         except BaseException:
             pool.places.put(None)
             raise
+
+    def _give_back(self, pool: _Pool, link: Link) -> None:
+        if self._is_closed:
+            _let_go(pool, link)
+        else:
+            pool.give_back(link)
 
     def _own_pool(self) -> _Pool:
         pool = self._pool
