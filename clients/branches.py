@@ -77,9 +77,10 @@ class Branch:
     @property
     def reference(self) -> mqBranch:
         """The branch as its node knows it."""
-        branch = self._branch
-        if branch is None:
-            branch = self._branch = structs.branch(self._gtrid, self.name, None)
+        return self._branch or self._named()
+
+    def _named(self) -> mqBranch:
+        self._branch = branch = structs.branch(self._gtrid, self.name, None)
         return branch
 
     # --- Work
@@ -152,7 +153,8 @@ class Branch:
         self.is_called = True
         is_settled = False
         try:
-            numbered = (self.reference, self._answered + 1, *arguments)
+            branch = self._branch or self._named()
+            numbered = (branch, self._answered + 1, *arguments)
             answer = self.node.answer(method, numbered, extra_s)
             self._answered += 1
             is_settled = True
@@ -199,7 +201,7 @@ class Branch:
         node = self.node
         node.check_usable()
         method = node.calls.pushDown if self._held_bytes > LARGE_BYTES else node.ends.pushDown
-        branch = self._branch or self.reference
+        branch = self._branch or self._named()
         arguments = (branch, self._answered + 1, tuple(work), completion)
         return method, arguments, node.clock() + ENDING_S_MAX
 

@@ -366,10 +366,8 @@ class Transaction:
 
     def _commit(self) -> None:
         databases = self._databases
-        reason = "" if databases is None else databases.why_not()
-        if reason:
-            self._roll_back(reason)
-            raise RolledBack(reason, retryable=False)
+        if databases is not None:
+            self._refuse_if_unfit(databases)
         branches = self._branches.values()
         working = [branch for branch in branches if branch.has_work]
         if len(working) < len(branches):
@@ -383,13 +381,16 @@ class Transaction:
             self._commit_alone(working[0])
         elif working or self._is_shared:
             self._commit_together(working)
-        self._is_committed(working)
-
-    def _is_committed(self, working: Iterable[Branch]) -> None:
         self._status = _COMMITTED
         for branch in working:
             branch.tell_keys()
         self._over()
+
+    def _refuse_if_unfit(self, databases: Databases) -> None:
+        reason = databases.why_not()
+        if reason:
+            self._roll_back(reason)
+            raise RolledBack(reason, retryable=False)
 
     def _commit_alone(self, branch: Branch) -> None:
         try:
@@ -572,8 +573,9 @@ class Transaction:
 
     def _over(self) -> None:
         self.leave()
-        if self._deciding is not None and self._gtrid:
-            self._deciding.leases.ended(self._gtrid)
+        deciding = self._deciding
+        if deciding is not None and self._gtrid:
+            deciding.leases.ended(self._gtrid)
 
 
 def _vote(answer: Callable[[], Ended]) -> Ended | Exception:
