@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 
 from idl.coordination import Mq_Coordinator, SessionEnded, mqLease
-from idl.otids import issue, number_of
+from idl.otids import Block, number_of
 from idl.process import here
 
 RENEWALS_PER_DURATION = 3
@@ -29,6 +29,7 @@ class Leases:
         self._next = 0
         # The first number that does not belong to the block any more.
         self._end = 0
+        self._block: Block | None = None
         self._open: set[bytes] = set()
         self._renew_at = 0.0
 
@@ -37,10 +38,10 @@ class Leases:
         if self._process != here.pid:
             self._start_anew_after_fork()
         with self._lock:
-            lease = self._lease
-            if lease is None or self._next >= self._end:
-                lease = self._lease_block(lease)
-            gtrid = issue(lease.prefix, lease.secret, self._next)
+            if self._lease is None or self._next >= self._end:
+                self._lease_block(self._lease)
+            assert self._block is not None, "what was leased is a block"
+            gtrid = self._block.issue(self._next)
             self._next += 1
             # Before anybody else can lease: a block may be given back once none of it is open.
             self._open.add(gtrid)
@@ -100,6 +101,7 @@ class Leases:
         self._lease = lease
         self._next = lease.first
         self._end = lease.first + lease.count
+        self._block = Block(lease.prefix, lease.secret)
         self._renew_at = self._clock() + lease.duration / RENEWALS_PER_DURATION
         return lease
 

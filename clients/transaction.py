@@ -319,7 +319,7 @@ class Transaction:
                 "connect to both by mq://, or write the call outside (tx=oncemq.AUTOCOMMIT)"
             )
         name = f"n{len(self._branches) + 1}"
-        branch = Branch(node, self._name(), name, self._home.sender)
+        branch = Branch(node, self._gtrid or self._name(), name, self._home.sender)
         self._branches[key] = branch
         return branch
 
@@ -449,15 +449,13 @@ class Transaction:
         self._has_voted = True
         marked = None if databases is None else databases.marked
         mark = "" if marked is None else marked.database
-        asked = [
-            branch.prepare(deciding.recovery_of(self._gtrid, branch.name, mark))
-            for branch in working
-        ]
+        gtrid = self._gtrid
+        asked, offered = [], []
+        for branch in working:
+            asked.append(branch.prepare(deciding.recovery_of(gtrid, branch.name, mark)))
         # Beside the nodes, which are at work on theirs already.
-        offered = [
-            deciding.participant(branch.node.address, self._gtrid, branch.name)
-            for branch in working
-        ]
+        for branch in working:
+            offered.append(deciding.participant(branch.node.address, gtrid, branch.name))
         # The mark decides nothing yet.
         trouble = None if databases is None else databases.vote()
         votes = [_vote(answer) for answer in asked]
