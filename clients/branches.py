@@ -173,9 +173,9 @@ class Branch:
     # --- Ends
 
     def commit_alone(self) -> Status:
-        """All that is left is put, and the branch is committed; raises what the wire raises.
+        """All that is left is put, and the branch is committed: how it stands then.
 
-        How the branch stands afterwards.
+        Raises what the wire raises.
         """
         request = self._last_request(_COMMIT_ONE_PHASE)
         method, arguments, _ = request
