@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from clients import structs
 from clients.errors import translated
@@ -38,17 +38,10 @@ _COMMIT_ONE_PHASE, _PREPARE = mqCompletion.COMMIT_ONE_PHASE, mqCompletion.PREPAR
 T = TypeVar("T")
 
 
-class Ended(NamedTuple):
-    """How a branch stands after its last request, and whether it had changed nothing."""
-
-    status: Status
-    is_read_only: bool
-
-
 # A request that ends a branch: whom it is made of, what is said, and when it is given up.
 _Request = tuple[Callable[..., Any], tuple[Any, ...], float]
 # How a branch stands after its last request, whether it had changed nothing, and the keys.
-_Answer = tuple[Status, bool, tuple[tuple[str, ...], ...]]
+Ended = tuple[Status, bool, tuple[tuple[str, ...], ...]]
 
 
 class Branch:
@@ -205,20 +198,19 @@ class Branch:
         arguments = (branch, self._answered + 1, tuple(work), completion)
         return method, arguments, node.clock() + ENDING_S_MAX
 
-    def _finished(self, waiting: Callable[[], _Answer], request: _Request) -> Ended:
+    def _finished(self, waiting: Callable[[], Ended], request: _Request) -> Ended:
         try:
             answer = waiting()
         except LOST as lost:
             answer = self._insist(lost, request)
-        status, is_read_only, _ = self._ended(answer)
-        return Ended(status, is_read_only)
+        return self._ended(answer)
 
-    def _insist(self, lost: system.SystemException, request: _Request) -> _Answer:
+    def _insist(self, lost: system.SystemException, request: _Request) -> Ended:
         method, arguments, deadline = request
-        answer: _Answer = self.node.insist(lost, deadline, method, *arguments)
+        answer: Ended = self.node.insist(lost, deadline, method, *arguments)
         return answer
 
-    def _ended(self, answer: _Answer) -> _Answer:
+    def _ended(self, answer: Ended) -> Ended:
         texts = answer[2]
         if texts:
             self._told += zip(self._keys.values(), texts, strict=True)

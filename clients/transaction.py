@@ -463,7 +463,8 @@ class Transaction:
         for branch, participant, vote in zip(working, offered, votes, strict=True):
             if isinstance(vote, Exception):
                 self._refused(vote, branch)
-            if not vote.is_read_only:
+            _, is_read_only, _ = vote
+            if not is_read_only:
                 prepared.append(participant)
         if trouble is not None:
             self._refused_by_database(*trouble)
@@ -582,6 +583,7 @@ def _vote(answer: Callable[[], Ended]) -> Ended | Exception:
         vote = answer()
     except RAISED as raised:
         return raised
-    if vote.is_read_only or vote.status is _STATUS_PREPARED:
+    status, is_read_only, _ = vote
+    if is_read_only or status is _STATUS_PREPARED:
         return vote
     return BranchEnded(Status.ROLLED_BACK)
