@@ -153,9 +153,8 @@ _NOTHING = Outgoing()
 _OUTGOING: ContextVar[Outgoing] = ContextVar("oncemq_outgoing", default=_NOTHING)
 
 
-def current_outgoing() -> Outgoing:
-    """What a call made now carries."""
-    return _OUTGOING.get()
+# What a call made now carries.
+current_outgoing: Callable[[], Outgoing] = _OUTGOING.get
 
 
 class Carrying:
