@@ -368,11 +368,13 @@ class Transaction:
         databases = self._databases
         if databases is not None:
             self._refuse_if_unfit(databases)
-        branches = self._branches.values()
-        working = [branch for branch in branches if branch.has_work]
-        if len(working) < len(branches):
-            # Others have only looked: their nodes are told, and nobody waits for what they say.
-            self._tell_rollback([branch for branch in branches if not branch.has_work])
+        working: list[Branch] = []
+        others: list[Branch] = []
+        for branch in self._branches.values():
+            (working if branch.has_work else others).append(branch)
+        # Others have only looked: their nodes are told, and nobody waits for what they say.
+        if others:
+            self._tell_rollback(others)
         # From here on an interruption leaves it open how the transaction ends.
         self._status = _UNKNOWN
         if databases is not None and databases.branches:
