@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from clients import structs
 from clients.errors import translated
@@ -24,7 +24,7 @@ from idl.cos import RecoveryCoordinator, Status
 from idl.mapping import UserException
 from idl.mq import mqBranch, mqCompletion, mqSelection
 from idl.otids import otid_of
-from idl.proxies import started
+from idl.proxies import started, started_with
 
 # So much is kept back in the client; what is more goes to the node before the end.
 HELD_BYTES_MAX = 8 * 1024 * 1024
@@ -32,32 +32,16 @@ HELD_MESSAGES_MAX = 10_000
 # What takes so long to send that it must not be given up early.
 LARGE_BYTES = 1024 * 1024
 
+# Looked up once: that takes longer in an enumeration than most of what is done with it.
+_COMMIT_ONE_PHASE, _PREPARE = mqCompletion.COMMIT_ONE_PHASE, mqCompletion.PREPARE
+
 T = TypeVar("T")
 
 
-class Ended(NamedTuple):
-    """How a branch stands after its last request, and whether it had changed nothing."""
-
-    status: Status
-    is_read_only: bool
-
-
-class _Request(NamedTuple):
-    """A request that ends a branch, and when it was first made."""
-
-    method: Callable[..., Any]
-    arguments: tuple[Any, ...]
-    begun: float
-
-
-class _Held:
-    """What is to be put into one queue."""
-
-    __slots__ = ("items", "keys")
-
-    def __init__(self) -> None:
-        self.items: list[Item] = []
-        self.keys: list[Key] = []
+# A request that ends a branch: whom it is made of, what is said, and when it is given up.
+_Request = tuple[Callable[..., Any], tuple[Any, ...], float]
+# How a branch stands after its last request, whether it had changed nothing, and the keys.
+Ended = tuple[Status, bool, tuple[tuple[str, ...], ...]]
 
 
 class Branch:
@@ -69,12 +53,16 @@ class Branch:
         # Whether the node has heard of it; and whether nobody knows what the node has done.
         self.is_called = False
         self.is_broken = False
+        # Whether there is anything that has to happen: puts, or messages that were got.
+        self.has_work = False
         self._gtrid = gtrid
         self._sender = sender
-        self._branch = structs.branch(gtrid, name, None)
+        self._branch: mqBranch | None = None
         self._answered = 0
         self._has_changed = False
-        self._held: dict[str, _Held] = {}
+        # What is to be put, by queue, and the keys that it will have.
+        self._held: dict[str, list[Item]] = {}
+        self._keys: dict[str, list[Key]] = {}
         self._held_messages = 0
         self._held_bytes = 0
         self._told: list[tuple[list[Key], tuple[str, ...]]] = []
@@ -82,23 +70,25 @@ class Branch:
     @property
     def reference(self) -> mqBranch:
         """The branch as its node knows it."""
-        return self._branch
+        return self._branch or self._named()
 
-    @property
-    def has_work(self) -> bool:
-        """Whether there is anything that has to happen: puts, or messages that were got."""
-        return self._has_changed or self._held_messages > 0
+    def _named(self) -> mqBranch:
+        self._branch = branch = structs.branch(self._gtrid, self.name, None)
+        return branch
 
     # --- Work
 
     def put(self, queue: str, item: Item) -> Key:
         """The item will be put; its key is known after the commit."""
         key = Key.pending()
-        held = self._held.get(queue)
-        if held is None:
-            held = self._held[queue] = _Held()
-        held.items.append(item)
-        held.keys.append(key)
+        items = self._held.get(queue)
+        if items is None:
+            self._held[queue] = [item]
+            self._keys[queue] = [key]
+        else:
+            items.append(item)
+            self._keys[queue].append(key)
+        self.has_work = True
         self._held_messages += 1
         self._held_bytes += len(item) + OVERHEAD_BYTES if type(item) is bytes else size_of(item)
         if self._held_bytes > HELD_BYTES_MAX or self._held_messages >= HELD_MESSAGES_MAX:
@@ -108,52 +98,57 @@ class Branch:
     def push(self, queue: str | None = None) -> None:
         """What was kept back, for this queue or for all, is at the node."""
         for name in list(self._held) if queue is None else [queue]:
-            held = self._held.get(name)
-            if held is None:
+            items = self._held.get(name)
+            if items is None:
                 continue
-            batch = batch_of(held.items, self._sender)
-            keys = self._ask(self.node.calls.putMany, name, batch)
+            texts = self._ask(self.node.calls.putMany, (name, batch_of(items, self._sender)))
             self._has_changed = True
-            self._told.append((held.keys, keys))
+            self._told.append((self._keys[name], texts))
             self._let_go(name)
 
     def take_back(self, queue: str, key: Key) -> None:
         """The last put into the queue, which the node has refused, is not to be put after all."""
-        held = self._held[queue]
-        assert held.keys[-1] is key, "only the last put can be taken back"
-        held.keys.pop()
+        items, keys = self._held[queue], self._keys[queue]
+        assert keys[-1] is key, "only the last put can be taken back"
+        keys.pop()
         self._held_messages -= 1
-        self._held_bytes -= size_of(held.items.pop())
-        if not held.items:
-            del self._held[queue]
+        self._held_bytes -= size_of(items.pop())
+        if not items:
+            del self._held[queue], self._keys[queue]
+        self.has_work = self._has_changed or self._held_messages > 0
 
     def _let_go(self, queue: str) -> None:
-        held = self._held.pop(queue)
-        self._held_messages -= len(held.items)
-        self._held_bytes -= sum(map(size_of, held.items))
+        items = self._held.pop(queue)
+        del self._keys[queue]
+        self._held_messages -= len(items)
+        self._held_bytes -= sum(map(size_of, items))
 
     def get(self, queue: str, selection: mqSelection, count: int, wait_s: float) -> list[Message]:
         """The next messages, own puts among them; waits for the first."""
-        self.push(queue)
-        wait_ms = int(wait_s * 1000)
-        taken = self._ask(self.node.calls.getMany, queue, selection, count, wait_ms, extra_s=wait_s)
+        if self._held:
+            self.push(queue)
+        arguments = (queue, selection, count, int(wait_s * 1000))
+        taken = self._ask(self.node.calls.getMany, arguments, wait_s)
         if taken.keys:
-            self._has_changed = True
+            self.has_work = self._has_changed = True
         return messages_of(taken)
 
     def get_keys(self, queue: str, keys: Sequence[str]) -> list[Message]:
         """The messages with these keys."""
-        taken = self._ask(self.node.calls.getKeys, queue, tuple(keys))
-        self._has_changed = True
+        taken = self._ask(self.node.calls.getKeys, (queue, tuple(keys)))
+        self.has_work = self._has_changed = True
         return messages_of(taken)
 
-    def _ask(self, method: Callable[..., T], *arguments: object, extra_s: float = 0.0) -> T:
+    def _ask(
+        self, method: Callable[..., T], arguments: tuple[object, ...], extra_s: float = 0.0
+    ) -> T:
         """The answer to the next request; raises an `OnceMQError`."""
         self.is_called = True
         is_settled = False
         try:
-            number = self._answered + 1
-            answer = self.node.call(method, self._branch, number, *arguments, extra_s=extra_s)
+            branch = self._branch or self._named()
+            numbered = (branch, self._answered + 1, *arguments)
+            answer = self.node.answer(method, numbered, extra_s)
             self._answered += 1
             is_settled = True
             return answer
@@ -170,47 +165,63 @@ class Branch:
 
     # --- Ends
 
-    def commit_alone(self) -> Ended:
-        """All that is left is put, and the branch is committed; raises what the wire raises."""
-        return self._finished(None, self._last_request(mqCompletion.COMMIT_ONE_PHASE))
+    def commit_alone(self) -> Status:
+        """All that is left is put, and the branch is committed: how it stands then.
+
+        Raises what the wire raises.
+        """
+        request = self._last_request(_COMMIT_ONE_PHASE)
+        method, arguments, _ = request
+        try:
+            answer = method(*arguments)
+        except LOST as lost:
+            answer = self._insist(lost, request)
+        return self._ended(answer)[0]
 
     def prepare(self, recovery: RecoveryCoordinator) -> Callable[[], Ended]:
         """The same, but it only votes. It is under way; the function waits for the answer."""
         self._branch = structs.branch(self._gtrid, self.name, recovery)
-        request = self._last_request(mqCompletion.PREPARE)
-        waiting = started(request.method, *request.arguments)
+        request = self._last_request(_PREPARE)
+        method, arguments, _ = request
+        waiting = started_with(method, arguments) or partial(method, *arguments)
         return partial(self._finished, waiting, request)
 
     def _last_request(self, completion: mqCompletion) -> _Request:
         self.is_called = True
-        work = tuple(
-            [
-                structs.work(queue, batch_of(held.items, self._sender))
-                for queue, held in self._held.items()
-            ]
-        )
+        work = []
+        for queue, items in self._held.items():
+            work.append(structs.work(queue, batch_of(items, self._sender)))
         node = self.node
         node.check_usable()
         method = node.calls.pushDown if self._held_bytes > LARGE_BYTES else node.ends.pushDown
-        return _Request(method, (self._branch, self._answered + 1, work, completion), node.clock())
+        branch = self._branch or self._named()
+        arguments = (branch, self._answered + 1, tuple(work), completion)
+        return method, arguments, node.clock() + ENDING_S_MAX
 
-    def _finished(self, waiting: Callable[[], Any] | None, request: _Request) -> Ended:
-        method, arguments, begun = request
+    def _finished(self, waiting: Callable[[], Ended], request: _Request) -> Ended:
         try:
-            status, is_read_only, keys = waiting() if waiting else method(*arguments)
+            answer = waiting()
         except LOST as lost:
-            deadline = begun + ENDING_S_MAX
-            status, is_read_only, keys = self.node.insist(lost, deadline, method, *arguments)
-        if keys:
-            for held, texts in zip(self._held.values(), keys, strict=True):
-                self._told.append((held.keys, texts))
+            answer = self._insist(lost, request)
+        return self._ended(answer)
+
+    def _insist(self, lost: system.SystemException, request: _Request) -> Ended:
+        method, arguments, deadline = request
+        answer: Ended = self.node.insist(lost, deadline, method, *arguments)
+        return answer
+
+    def _ended(self, answer: Ended) -> Ended:
+        texts = answer[2]
+        if texts:
+            self._told += zip(self._keys.values(), texts, strict=True)
             self._held.clear()
-        return Ended(status, is_read_only)
+            self._keys.clear()
+        return answer
 
     def rollback(self) -> Callable[[], None]:
         """The node is being told; the function waits until it has heard."""
         method = self.node.calls.rollbackBranch
-        return started(method, self._branch) or partial(method, self._branch)
+        return started(method, self.reference) or partial(method, self.reference)
 
     def ask_outcome(self) -> Status:
         """How the branch ended, as far as the node knows."""
@@ -221,13 +232,13 @@ class Branch:
         for keys, texts in self._told:
             for key, text in zip(keys, texts or ("",) * len(keys), strict=True):
                 key.tell(text)
-        for held in self._held.values():
-            for key in held.keys:
+        for keys in self._keys.values():
+            for key in keys:
                 # What the node could not say after a restart nobody can.
                 key.tell("")
 
     def lose_keys(self) -> None:
         """The transaction was rolled back: there are no keys."""
-        for keys in [told[0] for told in self._told] + [held.keys for held in self._held.values()]:
+        for keys in [*[told[0] for told in self._told], *self._keys.values()]:
             for key in keys:
                 key.lose()

@@ -10,11 +10,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-import os
 import threading
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from clients.current import Current
 from clients.deciding import Deciding
@@ -29,6 +28,7 @@ from idl.coordination import Mq_TransactionAdmin, mqDatabaseSettings
 from idl.cos import Control, Status, TransactionFactory
 from idl.mq import Mq_Admin, Mq_Fifo, Mq_Standard, check_queue_name, mqNodeInfo
 from idl.otids import otid_of, parse_shown
+from idl.process import here
 
 T = TypeVar("T")
 
@@ -98,12 +98,15 @@ class Connection:
     ) -> None:
         self._way = way
         self._settings = settings
+        # See `Home`.
+        self.sender: Final = settings.sender
+        self.timeout_s: Final = settings.timeout_s
         self._heartbeat = heartbeat
         self._clock = clock
         self._sleep = sleep
         self._connect_again = connect_again
         self._lock = threading.Lock()
-        self._process = os.getpid()
+        self._process = here.pid
         self._opened: Opened | None = None
         self._node: Node | None = None
         self._deciding: Deciding | None = None
@@ -198,7 +201,7 @@ class Connection:
             return
         self._is_closed = True
         deciding, node, opened = self._deciding, self._node, self._opened
-        is_own = self._process == os.getpid() or self._watched_in == os.getpid()
+        is_own = self._process == here.pid or self._watched_in == here.pid
         if deciding is not None and is_own:
             self._heartbeat.unwatch(deciding.leases)
             with contextlib.suppress(*RAISED), limited(CLOSE_S):
@@ -268,16 +271,6 @@ class Connection:
     # --- What queues and transactions use
 
     @property
-    def sender(self) -> str:
-        """See `Home.sender`."""
-        return self._settings.sender
-
-    @property
-    def timeout_s(self) -> float:
-        """See `Home.timeout_s`."""
-        return self._settings.timeout_s
-
-    @property
     def realm(self) -> object:
         """See `Home.realm`."""
         return self.node().realm
@@ -289,9 +282,9 @@ class Connection:
     def deciding(self) -> Deciding:
         """See `Home.deciding`."""
         deciding = self._deciding or self._find_coordinator()
-        if self._watched_in != os.getpid():
+        if self._watched_in != here.pid:
             self._heartbeat.watch(deciding.leases)
-            self._watched_in = os.getpid()
+            self._watched_in = here.pid
         return deciding
 
     def doubt(self, gtrid: bytes, mark: str = "") -> None:
@@ -313,7 +306,7 @@ class Connection:
                     opened.orb,
                     opened.node,
                     opened.realm,
-                    self._settings.timeout_s,
+                    self.timeout_s,
                     self._clock,
                     self._sleep,
                 )
@@ -338,9 +331,9 @@ class Connection:
 
     @contextlib.contextmanager
     def _guarded(self) -> Any:
-        if self._process != os.getpid():
+        if self._process != here.pid:
             # The lock may have been held by a thread that exists only in the parent.
             self._lock = threading.Lock()
-            self._process = os.getpid()
+            self._process = here.pid
         with self._lock:
             yield

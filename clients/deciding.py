@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import Callable
 from functools import partial
 
+from clients import structs
 from clients.errors import OutcomeUnknown
 from clients.leases import Leases
 from clients.two_phase import KnownDatabases
@@ -34,6 +35,10 @@ ATTEMPT_S = 10.0
 PAUSE_S = 0.1
 PAUSE_S_MAX = 2.0
 
+# Looked up once: that takes longer in an enumeration than most of what is done with it.
+_ROLLED_BACK = Status.ROLLED_BACK
+_OVER = (Status.COMMITTED, _ROLLED_BACK)
+
 
 class Deciding:
     """Begins and ends transactions at one coordinator. May be used from any thread."""
@@ -52,7 +57,7 @@ class Deciding:
         self._sleep = sleep
         reference = f"PYRO:{COORDINATION}@{coordinator}"
         self._coordinator = orb.proxy(reference, Mq_Coordinator, ATTEMPT_S)
-        self._settlers: dict[Address, Mq_Settler] = {}
+        self._settlers: dict[tuple[str, int], Mq_Settler] = {}
         self._database_settlers: dict[str, Mq_Settler] = {}
         self.leases = Leases(self._coordinator, clock)
         self.databases = KnownDatabases(self._coordinator.listDatabases, clock, sleep)
@@ -96,12 +101,13 @@ class Deciding:
 
     def participant(self, node: Address, gtrid: bytes, branch: str) -> mqParticipant:
         """A branch at a node that has been prepared."""
-        settler = self._settlers.get(node)
+        place = node.host, node.port
+        settler = self._settlers.get(place)
         if settler is None:
             settler = self._orb.proxy(f"PYRO:{SETTLER}@{node}", Mq_Settler)
-            self._settlers[node] = settler
+            self._settlers[place] = settler
         resource = neighbour_of(settler, member_name(BRANCH, gtrid, branch), Resource)
-        return mqParticipant(branch, resource, settler)
+        return structs.participant(branch, resource, settler)
 
     def database_participant(self, database: str, gtrid: bytes, branch: str) -> mqParticipant:
         """A branch in a database that has been prepared."""
@@ -125,13 +131,13 @@ class Deciding:
 
         `meanwhile` is done once it is committed, if that is known before all have been told.
         """
-        arguments = (otid_of(gtrid), participants)
+        otid = structs.otid(gtrid)
         if meanwhile is None:
-            outcome = self._insist(gtrid, lambda: self._coordinator.decide(*arguments), patience_s)
+            call: Callable[[], mqOutcome] = partial(self._coordinator.decide, otid, participants)
         else:
-            call = partial(self._decide_foretold, meanwhile, *arguments)
-            outcome = self._insist(gtrid, call, patience_s)
-        if outcome.status is Status.ROLLED_BACK:
+            call = partial(self._decide_foretold, meanwhile, otid, participants)
+        outcome = self._insist(gtrid, call, patience_s)
+        if outcome.status is _ROLLED_BACK:
             # Perhaps because the coordinator was restarted, and then our names are all over.
             with contextlib.suppress(system.SystemException):
                 self.leases.renew()
@@ -175,11 +181,12 @@ class Deciding:
         return self._coordinator.getOutcome(otid_of(gtrid))
 
     def _insist(self, gtrid: bytes, call: Callable[[], mqOutcome], patience_s: float) -> mqOutcome:
-        deadline = self._clock() + patience_s
+        now = self._clock()
+        deadline = now + patience_s
         pause_s = PAUSE_S
         while True:
             try:
-                left_s = deadline - self._clock()
+                left_s = deadline - now
                 if left_s >= ATTEMPT_S and current_outgoing().timeout_s is None:
                     # The proxy has that limit by itself.
                     outcome = call()
@@ -191,8 +198,9 @@ class Deciding:
                     raise OutcomeUnknown(gtrid) from lost
                 self._sleep(pause_s)
                 pause_s = min(2 * pause_s, PAUSE_S_MAX)
+                now = self._clock()
                 continue
-            if outcome.status in (Status.COMMITTED, Status.ROLLED_BACK):
+            if outcome.status in _OVER:
                 self.leases.ended(gtrid)
             return outcome
 

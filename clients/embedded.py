@@ -9,7 +9,6 @@ last of them, or when the process ends.
 from __future__ import annotations
 
 import atexit
-import functools
 import logging
 import os
 import secrets
@@ -101,13 +100,15 @@ class DirectCalls:
 
     def __init__(self, servant: object) -> None:
         for name in operation_codecs(Mq_Node):
-            setattr(self, name, functools.partial(_call, getattr(servant, name)))
+            setattr(self, name, _direct(getattr(servant, name)))
 
 
-def _call(operation: Callable[..., Any], *arguments: Any) -> Any:
-    outgoing = current_outgoing()
-    request_id = outgoing.request_id or new_request_id()
-    return serve_within(Call(request_id, LOCAL, HOST_HERE), operation, arguments)
+def _direct(operation: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*arguments: Any) -> Any:
+        request_id = current_outgoing().request_id or new_request_id()
+        return serve_within(Call(request_id, LOCAL, HOST_HERE), operation, arguments)
+
+    return call
 
 
 class Runtime:

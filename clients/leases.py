@@ -7,12 +7,12 @@ the next name comes from a new session. Shared by threads; a forked child gets a
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 
 from idl.coordination import Mq_Coordinator, SessionEnded, mqLease
-from idl.otids import issue, number_of
+from idl.otids import Block, number_of
+from idl.process import here
 
 RENEWALS_PER_DURATION = 3
 
@@ -27,21 +27,25 @@ class Leases:
         self._lock = threading.Lock()
         self._lease: mqLease | None = None
         self._next = 0
-        self._open: set[int] = set()
+        # The first number that does not belong to the block any more.
+        self._end = 0
+        self._block: Block | None = None
+        self._open: set[bytes] = set()
         self._renew_at = 0.0
 
     def draw(self) -> bytes:
         """A name that no other transaction has, or ever had."""
-        if self._process != os.getpid():
+        if self._process != here.pid:
             self._start_anew_after_fork()
         with self._lock:
-            lease = self._lease
-            if lease is None or self._next >= lease.first + lease.count:
-                lease = self._lease_block(lease)
-            number = self._next
+            if self._lease is None or self._next >= self._end:
+                self._lease_block(self._lease)
+            assert self._block is not None, "what was leased is a block"
+            gtrid = self._block.issue(self._next)
             self._next += 1
-            self._open.add(number)
-        return issue(lease.prefix, lease.secret, number)
+            # Before anybody else can lease: a block may be given back once none of it is open.
+            self._open.add(gtrid)
+        return gtrid
 
     @property
     def session(self) -> int:
@@ -52,7 +56,7 @@ class Leases:
 
     def ended(self, gtrid: bytes) -> None:
         """The transaction is over: nobody will ask for its name any more."""
-        self._open.discard(number_of(gtrid))
+        self._open.discard(gtrid)
 
     def seconds_to_renewal(self) -> float:
         """How long until the session must give a sign of life; short when there is none."""
@@ -80,19 +84,24 @@ class Leases:
     def close(self) -> None:
         """What was not decided is rolled back."""
         lease, self._lease = self._lease, None
-        if lease is not None and self._process == os.getpid():
+        if lease is not None and self._process == here.pid:
             self._coordinator.endSession(lease.session)
 
     def _lease_block(self, before: mqLease | None) -> mqLease:
         session = 0 if before is None else before.session
-        oldest = min(list(self._open), default=self._next)
+        # The names of a session begin alike, so that the first of them has the lowest number.
+        oldest = min(list(self._open), default=None)
         try:
-            lease = self._coordinator.lease(session, oldest)
+            lease = self._coordinator.lease(
+                session, self._next if oldest is None else number_of(oldest)
+            )
         except SessionEnded:
             self._forget_session()
             lease = self._coordinator.lease(0, 0)
         self._lease = lease
         self._next = lease.first
+        self._end = lease.first + lease.count
+        self._block = Block(lease.prefix, lease.secret)
         self._renew_at = self._clock() + lease.duration / RENEWALS_PER_DURATION
         return lease
 
@@ -102,8 +111,8 @@ class Leases:
         self._open = set()
 
     def _start_anew_after_fork(self) -> None:
-        if self._process != os.getpid():
+        if self._process != here.pid:
             # The lock may have been held by a thread that exists only in the parent.
             self._lock = threading.Lock()
             self._forget_session()
-            self._process = os.getpid()
+            self._process = here.pid

@@ -274,6 +274,8 @@ def messages_of(taken: mqTaken) -> list[Message]:
     payloads = batch.payloads
     if crc32_of_each(payloads) != batch.digests:
         raise Damaged()
+    if len(payloads) == 1:
+        return [_only_message(taken)]
     columns = zip(
         payloads,
         batch.priorities or repeat(0),
@@ -285,6 +287,19 @@ def messages_of(taken: mqTaken) -> list[Message]:
         strict=False,
     )
     return [_made(*row) for row in columns]
+
+
+def _only_message(taken: mqTaken) -> Message:
+    batch = taken.messages
+    return _made(
+        batch.payloads[0],
+        batch.priorities[0] if batch.priorities else 0,
+        batch.groups[0] if batch.groups else 0,
+        batch.attribs[0] if batch.attribs else (),
+        batch.senders[0] if batch.senders else "",
+        batch.times[0] if batch.times else None,
+        taken.keys[0],
+    )
 
 
 def message_of(

@@ -8,14 +8,14 @@ once, since the address may be wrong.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import TypeVar
 
 from clients.errors import RAISED, OnceMQError, translated
 from idl import system
-from idl.call import Address, Orb, limited, repeating
+from idl.call import Address, Orb, begin_repeating, limited, repeated
 from idl.mq import Mq_Node
+from idl.process import here
 from idl.proxies import new_request_id
 
 NODE = "node"
@@ -59,24 +59,35 @@ class Node:
         self.calls = orb.proxy(f"PYRO:{NODE}@{address}", Mq_Node)
         # The same object; its calls give up sooner, because they are repeated.
         self.ends = orb.proxy(f"PYRO:{NODE}@{address}", Mq_Node, min(ENDING_S, timeout_s))
-        self._process = 0 if realm is NETWORK else os.getpid()
+        self._process = 0 if realm is NETWORK else here.pid
         self.sleep = sleep
         self._has_answered = False
 
     def ask(self, method: Callable[..., T], *arguments: object) -> T:
         """The answer to a question; raises an `OnceMQError`."""
         try:
-            return self.call(method, *arguments)
+            return self.answer(method, arguments)
         except RAISED as raised:
             raise translated(raised, self.where) from raised
 
-    def call_once(self, method: Callable[..., T], *arguments: object, extra_s: float = 0.0) -> T:
+    def answer_once(
+        self, method: Callable[..., T], arguments: tuple[object, ...], extra_s: float = 0.0
+    ) -> T:
         """The answer to a call that is carried out once, however often it arrives."""
-        with repeating(new_request_id()):
-            return self.call(method, *arguments, extra_s=extra_s)
+        begun = begin_repeating(new_request_id())
+        try:
+            return self.answer(method, arguments, extra_s)
+        finally:
+            repeated(begun)
 
     def call(self, method: Callable[..., T], *arguments: object, extra_s: float = 0.0) -> T:
         """The answer to a call, which may take so much longer; raises what the wire raises."""
+        return self.answer(method, arguments, extra_s)
+
+    def answer(
+        self, method: Callable[..., T], arguments: tuple[object, ...], extra_s: float = 0.0
+    ) -> T:
+        """The same as `call`, for arguments that are together already: many calls go this way."""
         self.check_usable()
         begun = self.clock()
         try:
@@ -127,7 +138,7 @@ class Node:
         """Raises where this client has let go of the node, or is another process."""
         if self.is_closed:
             raise OnceMQError("this connection was closed: connect again")
-        if self._process and self._process != os.getpid():
+        if self._process and self._process != here.pid:
             raise OnceMQError(
                 "the embedded node runs in the process that connected, and this is a child that "
                 'was forked from it: run a server (`oncemq up`) and connect to "mq://HOST:PORT"'

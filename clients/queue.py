@@ -109,7 +109,7 @@ class Queue:
         if timeout:
             return _patiently(lambda: self._put(node, transaction, item), node, timeout)
         if transaction is None:
-            return self._put(node, None, item)
+            return self._put_alone(node, item)
         with transaction.lock:
             branch = transaction.branch_at(node)
             try:
@@ -141,7 +141,8 @@ class Queue:
         if not first:
             return []
         node = self._home.node()
-        keys = self._alone(node, node.calls.putMany, batch_of(first, self._home.sender))
+        batch = batch_of(first, self._home.sender)
+        keys = self._once(node, node.calls.putMany, (ALONE, 0, self.name, batch))
         return [Key(text) for text in keys] or [Key.untold() for _ in first]
 
     def _put_long(self, first: list[Item], following: Item, items: Iterator[Item]) -> list[Key]:
@@ -163,8 +164,11 @@ class Queue:
         """The item is at the node, which has not refused it."""
         if transaction is not None:
             return self._put_now(transaction, item)
+        return self._put_alone(node, item)
+
+    def _put_alone(self, node: Node, item: Item) -> Key:
         batch = batch_of((item,), self._home.sender)
-        keys = self._alone(node, node.calls.putMany, batch)
+        keys = self._once(node, node.calls.putMany, (ALONE, 0, self.name, batch))
         return Key(keys[0]) if keys else Key.untold()
 
     def _put_now(self, transaction: Transaction, item: Item) -> Key:
@@ -263,12 +267,15 @@ class Queue:
         transaction: Transaction | None,
     ) -> list[Message]:
         if transaction is not None:
-            return self._within(
-                transaction, lambda branch: branch.get(self.name, selection, count, wait_s)
-            )
-        wait_ms = int(wait_s * 1000)
-        arguments = (selection, count, wait_ms)
-        return messages_of(self._alone(node, node.calls.getMany, *arguments, extra_s=wait_s))
+            with transaction.lock:
+                branch = transaction.branch_at(node)
+                try:
+                    return branch.get(self.name, selection, count, wait_s)
+                except OnceMQError as raised:
+                    transaction.failed(branch, raised)
+                    raise
+        arguments = (ALONE, 0, self.name, selection, count, int(wait_s * 1000))
+        return messages_of(self._once(node, node.calls.getMany, arguments, wait_s))
 
     def _get_key(
         self, key: str, timeout: float | None, tx: Transaction | Autocommit | None
@@ -279,7 +286,8 @@ class Queue:
         def get() -> list[Message]:
             if transaction is not None:
                 return self._within(transaction, lambda branch: branch.get_keys(self.name, [key]))
-            return messages_of(self._alone(node, node.calls.getKeys, (key,)))
+            arguments = (ALONE, 0, self.name, (key,))
+            return messages_of(self._once(node, node.calls.getKeys, arguments))
 
         deadline = None if timeout is None else node.clock() + timeout
         while True:
@@ -310,7 +318,7 @@ class Queue:
         if transaction is None and target._home.node() is node and 0 < count <= GET_AT_ONCE:
             selection = _selection(group, priority_min, attributes)
             arguments = (self.name, target.name, selection, count, int(timeout * 1000))
-            return self._once(node, node.calls.moveMany, *arguments, extra_s=timeout)
+            return self._once(node, node.calls.moveMany, arguments, timeout)
         own = transaction or self._home.begin()
         try:
             found = self.get_many(
@@ -460,16 +468,15 @@ class Queue:
 
     # --- The two ways of a call
 
-    def _alone(
-        self, node: Node, method: Callable[..., T], *arguments: object, extra_s: float = 0.0
-    ) -> T:
-        return self._once(node, method, ALONE, 0, self.name, *arguments, extra_s=extra_s)
-
     def _once(
-        self, node: Node, method: Callable[..., T], *arguments: object, extra_s: float = 0.0
+        self,
+        node: Node,
+        method: Callable[..., T],
+        arguments: tuple[object, ...],
+        extra_s: float = 0.0,
     ) -> T:
         try:
-            return node.call_once(method, *arguments, extra_s=extra_s)
+            return node.answer_once(method, arguments, extra_s)
         except UserException as refused:
             raise translated(refused, node.where) from refused
         except system.SystemException as failed:

@@ -19,7 +19,6 @@ from __future__ import annotations
 import contextlib
 import enum
 import logging
-import os
 import threading
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
@@ -47,6 +46,7 @@ from idl.cos import HeuristicHazard, HeuristicMixed, Status
 from idl.mapping import UserException
 from idl.mq import BranchEnded
 from idl.otids import show
+from idl.process import here
 
 ROLLBACK_S = 5.0
 
@@ -62,6 +62,12 @@ class Outcome(enum.StrEnum):
     COMMITTED = "committed"
     ROLLED_BACK = "rolled back"
     UNKNOWN = "unknown"
+
+
+# Looked up once: that takes longer in an enumeration than most of what is done with it.
+_ACTIVE, _UNKNOWN, _COMMITTED = Outcome.ACTIVE, Outcome.UNKNOWN, Outcome.COMMITTED
+_OVER = (_COMMITTED, Outcome.ROLLED_BACK)
+_STATUS_COMMITTED, _STATUS_PREPARED = Status.COMMITTED, Status.PREPARED
 
 
 class Autocommit(enum.Enum):
@@ -121,9 +127,10 @@ class Transaction:
         self._clock = clock
         self._timeout_s = timeout_s
         self._deadline = clock() + timeout_s
-        self._process = os.getpid()
-        self._lock = threading.RLock()
-        self._status = Outcome.ACTIVE
+        self._process = here.pid
+        # Held while the transaction works: its threads take turns.
+        self.lock = threading.RLock()
+        self._status = _ACTIVE
         self._reason = ""
         self._is_retryable = True
         self._gtrid = b""
@@ -139,7 +146,7 @@ class Transaction:
     @property
     def otid(self) -> str:
         """Its name, by which its outcome can be asked for."""
-        with self._lock:
+        with self.lock:
             return show(self._name())
 
     @property
@@ -151,14 +158,13 @@ class Transaction:
 
     def commit(self) -> None:
         """All of it has happened. Raises `RolledBack`, `OutcomeUnknown`, or a heuristic outcome."""
-        with self._lock:
-            self._check_open()
-            self._refuse_if_marked()
+        with self.lock:
+            self._check_ready()
             self._commit()
 
     def rollback(self) -> None:
         """Nothing of it has happened."""
-        with self._lock:
+        with self.lock:
             if self._status is Outcome.ROLLED_BACK:
                 return
             self._check_open()
@@ -173,9 +179,8 @@ class Transaction:
         its own commit, one in each transaction and before all others; `markable=True` asks for
         that. Raises `NotEnlisted`, which says what to do.
         """
-        with self._lock:
-            self._check_open()
-            self._refuse_if_marked()
+        with self.lock:
+            self._check_ready()
             # Without the coordinator nobody could finish it after a crash.
             self._name()
             assert self._deciding is not None
@@ -196,7 +201,7 @@ class Transaction:
 
     def set_rollback_only(self, reason: str = "its owner marked it to be rolled back") -> None:
         """It can only be rolled back; the end of the `with` block does so without a word."""
-        with self._lock:
+        with self.lock:
             self._check_open()
             self._mark(reason, is_retryable=False)
 
@@ -217,12 +222,12 @@ class Transaction:
         trace: TracebackType | None,
     ) -> None:
         self.leave()
-        if self._process != os.getpid():
+        if self._process != here.pid:
             if kind is None:
                 self._check_open()
             return
-        with self._lock:
-            if self._status is not Outcome.ACTIVE:
+        with self.lock:
+            if self._status is not _ACTIVE:
                 return
             if kind is not None:
                 self._roll_back(f"{kind.__name__} was raised")
@@ -240,16 +245,10 @@ class Transaction:
 
     def __del__(self) -> None:
         # Nobody can end it any more; its nodes will notice the silence, or ask.
-        is_over = self._status in (Outcome.COMMITTED, Outcome.ROLLED_BACK)
-        if self._deciding is not None and self._gtrid and not is_over:
+        if self._status not in _OVER and self._deciding is not None and self._gtrid:
             self._deciding.leases.ended(self._gtrid)
 
     # --- What queues and consumers use
-
-    @property
-    def lock(self) -> threading.RLock:
-        """Held while the transaction works: its threads take turns."""
-        return self._lock
 
     def enter(self) -> None:
         """The calls made here belong to this transaction, until `leave`."""
@@ -270,13 +269,9 @@ class Transaction:
 
     def branch_at(self, node: Node) -> Branch:
         """Its part at this node, ready for work. Call with the lock held."""
-        self._check_open()
-        self._refuse_if_marked()
+        self._check_ready()
         key = node if node.realm is NETWORK else node.realm
-        branch = self._branches.get(key)
-        if branch is None:
-            branch = self._join(node, key)
-        return branch
+        return self._branches.get(key) or self._join(node, key)
 
     def failed(self, branch: Branch, raised: OnceMQError) -> None:
         """A request has failed; where that cannot be mended, only a rollback is left."""
@@ -285,8 +280,8 @@ class Transaction:
 
     def abandon(self) -> None:
         """It is rolled back unless it is over; nothing is raised."""
-        with self._lock:
-            if self._status is Outcome.ACTIVE and self._process == os.getpid():
+        with self.lock:
+            if self._status is Outcome.ACTIVE and self._process == here.pid:
                 self._roll_back("its owner gave it up")
 
     # --- What others do for it
@@ -296,7 +291,7 @@ class Transaction:
 
         Before its first use. One that is under way with the same key cannot commit any more.
         """
-        with self._lock:
+        with self.lock:
             assert not self._gtrid, "it has another name already"
             patience_s = self._home.timeout_s
             gtrid = self._name(
@@ -307,9 +302,8 @@ class Transaction:
 
     def accept(self, participants: Iterable[mqParticipant]) -> None:
         """These branches, which others have prepared for it, count. All others never will."""
-        with self._lock:
-            self._check_open()
-            self._refuse_if_marked()
+        with self.lock:
+            self._check_ready()
             self._name()
             self._is_shared = self._has_voted = True
             self._accepted += participants
@@ -325,7 +319,7 @@ class Transaction:
                 "connect to both by mq://, or write the call outside (tx=oncemq.AUTOCOMMIT)"
             )
         name = f"n{len(self._branches) + 1}"
-        branch = Branch(node, self._name(), name, self._home.sender)
+        branch = Branch(node, self._gtrid or self._name(), name, self._home.sender)
         self._branches[key] = branch
         return branch
 
@@ -341,15 +335,18 @@ class Transaction:
     # --- Checks
 
     def _check_open(self) -> None:
-        if self._process != os.getpid():
+        if self._process != here.pid:
             raise TransactionEnded(
                 f"the transaction belongs to process {self._process}, from which this one was "
                 "forked: begin another here"
             )
-        if self._status is not Outcome.ACTIVE:
+        if self._status is not _ACTIVE:
             raise TransactionEnded(f"the transaction is over: {self._status.value}. Begin another")
 
-    def _refuse_if_marked(self) -> None:
+    def _check_ready(self) -> None:
+        """It can go on; raises where it cannot, and what only can be rolled back is so then."""
+        if self._status is not _ACTIVE or self._process != here.pid:
+            self._check_open()
         if self._clock() >= self._deadline:
             self._mark(f"its {self._timeout_s:g} seconds were over", is_retryable=True)
         for branch in self._branches.values():
@@ -369,32 +366,37 @@ class Transaction:
 
     def _commit(self) -> None:
         databases = self._databases
-        reason = "" if databases is None else databases.why_not()
-        if reason:
-            self._roll_back(reason)
-            raise RolledBack(reason, retryable=False)
-        working = [branch for branch in self._branches.values() if branch.has_work]
+        if databases is not None:
+            self._refuse_if_unfit(databases)
+        working: list[Branch] = []
+        others: list[Branch] = []
+        for branch in self._branches.values():
+            (working if branch.has_work else others).append(branch)
         # Others have only looked: their nodes are told, and nobody waits for what they say.
-        self._tell_rollback(branch for branch in self._branches.values() if not branch.has_work)
+        if others:
+            self._tell_rollback(others)
         # From here on an interruption leaves it open how the transaction ends.
-        self._status = Outcome.UNKNOWN
+        self._status = _UNKNOWN
         if databases is not None and databases.branches:
             self._commit_with(databases, working)
         elif len(working) == 1 and not self._is_shared:
             self._commit_alone(working[0])
         elif working or self._is_shared:
             self._commit_together(working)
-        self._is_committed(working)
-
-    def _is_committed(self, working: Iterable[Branch]) -> None:
-        self._status = Outcome.COMMITTED
+        self._status = _COMMITTED
         for branch in working:
             branch.tell_keys()
         self._over()
 
+    def _refuse_if_unfit(self, databases: Databases) -> None:
+        reason = databases.why_not()
+        if reason:
+            self._roll_back(reason)
+            raise RolledBack(reason, retryable=False)
+
     def _commit_alone(self, branch: Branch) -> None:
         try:
-            status = branch.commit_alone().status
+            status = branch.commit_alone()
         except BranchEnded as ended:
             status = ended.outcome
         except UserException as refused:
@@ -403,7 +405,7 @@ class Transaction:
             if is_harmless(failed):
                 self._refused(failed, branch)
             status = self._ask_for_end(branch, failed)
-        if status is not Status.COMMITTED:
+        if status is not _STATUS_COMMITTED:
             self._roll_back(f"{branch.node.where} has given it up, or was restarted")
             raise RolledBack(self._reason)
 
@@ -449,28 +451,26 @@ class Transaction:
         self._has_voted = True
         marked = None if databases is None else databases.marked
         mark = "" if marked is None else marked.database
-        asked = [
-            branch.prepare(deciding.recovery_of(self._gtrid, branch.name, mark))
-            for branch in working
-        ]
+        gtrid = self._gtrid
+        asked, offered = [], []
+        for branch in working:
+            asked.append(branch.prepare(deciding.recovery_of(gtrid, branch.name, mark)))
         # Beside the nodes, which are at work on theirs already.
-        offered = [
-            deciding.participant(branch.node.address, self._gtrid, branch.name)
-            for branch in working
-        ]
+        for branch in working:
+            offered.append(deciding.participant(branch.node.address, gtrid, branch.name))
         # The mark decides nothing yet.
         trouble = None if databases is None else databases.vote()
-        votes: list[Ended | Exception] = [_vote(answer) for answer in asked]
-        refused = next((vote for vote in votes if isinstance(vote, Exception)), None)
-        if refused is not None:
-            self._refused(refused, working[votes.index(refused)])
+        votes = [_vote(answer) for answer in asked]
+        prepared = []
+        for branch, participant, vote in zip(working, offered, votes, strict=True):
+            if isinstance(vote, Exception):
+                self._refused(vote, branch)
+            _, is_read_only, _ = vote
+            if not is_read_only:
+                prepared.append(participant)
         if trouble is not None:
             self._refused_by_database(*trouble)
-        participants = tuple(
-            participant
-            for participant, vote in zip(offered, votes, strict=True)
-            if isinstance(vote, Ended) and not vote.is_read_only
-        ) + tuple(self._accepted)
+        participants = (*prepared, *self._accepted)
         if databases is not None:
             participants += databases.participants(deciding.database_participant)
         if marked is not None:
@@ -532,7 +532,7 @@ class Transaction:
         except RAISED as failed:
             self._undecided(failed, deciding)
             return
-        if outcome.status is not Status.COMMITTED:
+        if outcome.status is not _STATUS_COMMITTED:
             self._roll_back(outcome.reason or "the coordinator rolled it back")
             raise RolledBack(self._reason)
 
@@ -584,8 +584,9 @@ class Transaction:
 
     def _over(self) -> None:
         self.leave()
-        if self._deciding is not None and self._gtrid:
-            self._deciding.leases.ended(self._gtrid)
+        deciding = self._deciding
+        if deciding is not None and self._gtrid:
+            deciding.leases.ended(self._gtrid)
 
 
 def _vote(answer: Callable[[], Ended]) -> Ended | Exception:
@@ -594,6 +595,7 @@ def _vote(answer: Callable[[], Ended]) -> Ended | Exception:
         vote = answer()
     except RAISED as raised:
         return raised
-    if vote.is_read_only or vote.status is Status.PREPARED:
+    status, is_read_only, _ = vote
+    if is_read_only or status is _STATUS_PREPARED:
         return vote
     return BranchEnded(Status.ROLLED_BACK)

@@ -23,7 +23,7 @@ T = TypeVar("T")
 OBJECT_NAME_LENGTH_MAX = 200
 REQUEST_ID_BYTES = 16
 
-_OBJECT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]*", re.ASCII)
+_is_object_name = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]*", re.ASCII).fullmatch
 _HOST = re.compile(r"[A-Za-z0-9._%:-]+", re.ASCII)
 
 
@@ -84,7 +84,7 @@ class Reference:
 
 def check_object_name(name: str) -> str:
     """The name itself, when an object can be published under it."""
-    if not _OBJECT_NAME.fullmatch(name) or len(name) > OBJECT_NAME_LENGTH_MAX:
+    if not _is_object_name(name) or len(name) > OBJECT_NAME_LENGTH_MAX:
         raise InvalidValue(
             f"object name {name[:60]!r}: use 1 to {OBJECT_NAME_LENGTH_MAX} letters, digits, "
             "dots, hyphens, underscores and slashes, beginning with a letter or a digit"
@@ -160,13 +160,14 @@ class Outgoing(NamedTuple):
     request_id: bytes | None = None
 
 
+# Makes one as its class would, without a function of Python's in between: with every call.
+_new_tuple = tuple.__new__
 _NOTHING = Outgoing()
 _OUTGOING: ContextVar[Outgoing] = ContextVar("oncemq_outgoing", default=_NOTHING)
 
 
-def current_outgoing() -> Outgoing:
-    """What a call made now carries."""
-    return _OUTGOING.get()
+# What a call made now carries.
+current_outgoing: Callable[[], Outgoing] = _OUTGOING.get
 
 
 class Carrying:
@@ -180,7 +181,7 @@ class Carrying:
     def __enter__(self) -> None:
         self._token: Token[Outgoing] = _OUTGOING.set(self._outgoing)
 
-    def __exit__(self, *raised: object) -> None:
+    def __exit__(self, kind: object, raised: object, trace: object) -> None:
         _OUTGOING.reset(self._token)
 
 
@@ -200,10 +201,25 @@ def limited(timeout_s: float) -> Carrying:
 
 def repeating(request_id: bytes) -> Carrying:
     """Calls made inside carry this idempotency key: they repeat one whose answer was lost."""
+    return Carrying(_under(request_id))
+
+
+def begin_repeating(request_id: bytes) -> Token[Outgoing]:
+    """The same without an object for `with`, which many calls can do without; see `repeated`."""
+    return _OUTGOING.set(_under(request_id))
+
+
+def repeated(begun: Token[Outgoing]) -> None:
+    """Calls carry again what they did before `begin_repeating`."""
+    _OUTGOING.reset(begun)
+
+
+def _under(request_id: bytes) -> Outgoing:
     if len(request_id) != REQUEST_ID_BYTES:
         raise InvalidValue(f"a request id has {REQUEST_ID_BYTES} bytes, not {len(request_id)}")
     transaction, timeout_s, _ = _OUTGOING.get()
-    return Carrying(Outgoing(transaction, timeout_s, request_id))
+    outgoing: Outgoing = _new_tuple(Outgoing, (transaction, timeout_s, request_id))
+    return outgoing
 
 
 # --- The way to call -----------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import os
 import secrets
 from collections import deque
 from collections.abc import Callable
-from typing import Any, ParamSpec, Protocol, TypeVar, cast
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 from idl.call import REQUEST_ID_BYTES, Address, Reference, check_object_name
 from idl.mapping import InvalidValue, Operation, idl_name
@@ -119,10 +119,10 @@ def neighbour_of(proxy: object, name: str, interface: type[T]) -> T:
     """An object with this name at the server of another, reached the same way."""
     assert isinstance(proxy, Proxy), "only what an orb has made has neighbours"
     kind: Any = interface
-    made = _proxy_class(kind)(
+    made: T = _proxy_class(kind)(
         check_object_name(name), proxy._address, proxy._server, proxy._caller, None
     )
-    return cast(T, made)
+    return made
 
 
 def parse_reference(text: str) -> tuple[str, Address, str]:
@@ -152,7 +152,8 @@ def proxy_at(
     if timeout_s is not None and not 0 < timeout_s < float("inf"):
         raise InvalidValue(f"timeout {timeout_s!r}: a call may take a positive, finite time")
     kind: Any = interface
-    return cast(T, _proxy_class(kind)(name, address, server, caller, timeout_s))
+    made: T = _proxy_class(kind)(name, address, server, caller, timeout_s)
+    return made
 
 
 # Random keys that nobody has yet, made many at a time; a forked child makes its own.
@@ -177,7 +178,7 @@ def unguessable_name() -> str:
 
 
 @functools.cache
-def _proxy_class(interface: Any) -> type[Proxy]:
+def _proxy_class(interface: Any) -> Any:
     methods = {name: _method(codec) for name, codec in operation_codecs(interface).items()}
     name = idl_name(interface).replace("::", ".")
     return type(name, (Proxy,), {"__slots__": (), "__doc__": interface.__doc__, **methods})
@@ -205,19 +206,20 @@ def started(
     Only proxies of a network can do so, and only where a connection stands ready; else nothing was
     sent. What was started must be waited for.
     """
-    return None if named else _started(None, method, arguments)
+    return None if named else started_with(method, arguments)
 
 
 def started_within(
     timeout_s: float, method: Callable[P, T], *arguments: P.args, **named: P.kwargs
 ) -> Callable[[], T] | None:
     """The same for a call that may take so long, whatever else was said about its time."""
-    return None if named else _started(timeout_s, method, arguments)
+    return None if named else started_with(method, arguments, timeout_s)
 
 
-def _started(
-    timeout_s: float | None, method: Callable[..., T], arguments: tuple[Any, ...]
+def started_with(
+    method: Callable[..., T], arguments: tuple[Any, ...], timeout_s: float | None = None
 ) -> Callable[[], T] | None:
+    """The same for arguments that are together already."""
     proxy, codec = getattr(method, "__self__", None), getattr(method, _CODEC, None)
     if not isinstance(proxy, Proxy) or codec is None:
         return None

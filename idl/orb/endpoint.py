@@ -9,7 +9,6 @@ connections use is not known here: a `Connect` makes them.
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -19,7 +18,11 @@ from typing import Any, NamedTuple, Protocol
 from idl import system
 from idl.dispatch import Answer
 from idl.marshal import doubted
+from idl.process import here
 from idl.turns import step_aside
+
+# Makes a tuple as its class would, without a function of Python's in between: for every call.
+_new_tuple = tuple.__new__
 
 
 class Request(NamedTuple):
@@ -70,7 +73,7 @@ class _Pool:
     """
 
     def __init__(self, links_max: int) -> None:
-        self.process = os.getpid()
+        self.process = here.pid
         self.idle: deque[Link] = deque()
         self.places: SimpleQueue[Link | None] = SimpleQueue()
         for _ in range(links_max):
@@ -125,7 +128,7 @@ class Endpoint:
         """Makes the call, over a pooled connection or a new one, within the time."""
         deadline = self._clock() + timeout_s
         pool = self._pool
-        if pool.process != os.getpid():
+        if pool.process != here.pid:
             pool = self._own_pool()
         try:
             return self._attempt(pool, request, deadline, timeout_s)
@@ -139,7 +142,7 @@ class Endpoint:
         """
         deadline = self._clock() + timeout_s
         pool = self._pool
-        if pool.process != os.getpid():
+        if pool.process != here.pid:
             pool = self._own_pool()
         link = None if self._is_closed else _usable(pool)
         if link is None:
@@ -150,7 +153,8 @@ class Endpoint:
             # Not all of it was handed to the network: nothing was done.
             _let_go(pool, link)
             return None
-        return Started(pool, link, request, deadline)
+        started: Started = _new_tuple(Started, (pool, link, request, deadline))
+        return started
 
     def finish(self, started: Started) -> Answer:
         """The answer to what was started; repeated as `call` would, when it was lost."""

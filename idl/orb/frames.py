@@ -322,20 +322,30 @@ class Stream:
         return b"".join(pieces)
 
     def _piece(self, size: int, deadline: float) -> bytes:
-        left_s = deadline - time.monotonic()
         if self._is_plain and turns_here() is None:
-            # Told to the kernel only when it is another time than before: mostly it is not.
-            if left_s <= 0 or not self._wait_s - WAIT_TOLERANCE_S <= left_s <= self._wait_s:
+            left_s = deadline - time.monotonic()
+            # Told to the kernel only where it would wait too long: mostly it does not.
+            if left_s <= 0 or not 0 < self._wait_s <= left_s + WAIT_TOLERANCE_S:
                 self._wait_at_most(left_s)
             try:
                 piece = self.sock.recv(size)
             except BlockingIOError:
-                raise TimeoutError("nothing has arrived in time") from None
+                piece = self._awaited_piece(size, deadline)
         else:
             piece = self._piece_when_ready(size, deadline)
         if not piece:
             raise ConnectionResetError("the other side closed the connection")
         return piece
+
+    def _awaited_piece(self, size: int, deadline: float) -> bytes:
+        """The same after the kernel has waited: for as long as there was, or for a shorter time."""
+        while True:
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                raise TimeoutError("nothing has arrived in time")
+            self._wait_at_most(left_s)
+            with contextlib.suppress(BlockingIOError):
+                return self.sock.recv(size)
 
     def _wait_at_most(self, left_s: float) -> None:
         if left_s <= 0:

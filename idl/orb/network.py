@@ -47,6 +47,8 @@ SERVERS_KNOWN_MAX = 100
 OBJECTS_KNOWN_MAX = 100
 
 _CONTEXT = codec_of(Structure(PropagationContext))
+# Makes a request as its class would, without a function of Python's in between: for every call.
+_new_tuple = tuple.__new__
 
 
 class NetworkOrb:
@@ -187,26 +189,33 @@ class _Calls:
     def _request(
         self, proxy: Proxy, codec: OperationCodec, arguments: tuple[Any, ...]
     ) -> tuple[Request, float, Endpoint]:
-        outgoing = current_outgoing()
+        transaction, limit_s, request_id = current_outgoing()
         name, address, server, timeout_s = parts_of(proxy)
         endpoint = self._endpoints.get(server) or self._new_endpoint(address, server)
         operation = codec.operation
-        request = Request(
-            wire.pack_call(name, operation.name, write_arguments(codec, arguments, self)),
-            outgoing.request_id or new_request_id(),
-            b"" if outgoing.transaction is None else self._context(outgoing.transaction),
-            operation.idempotent,
-            f"{name}.{operation.name}",
+        operation_name = operation.name
+        body = wire.pack_call(name, operation_name, write_arguments(codec, arguments, self))
+        request: Request = _new_tuple(
+            Request,
+            (
+                body,
+                request_id or new_request_id(),
+                b"" if transaction is None else self._context(transaction),
+                operation.idempotent,
+                f"{name}.{operation_name}",
+            ),
         )
-        if len(request.body) > self._body_bytes_max or request.transaction:
+        if len(body) > self._body_bytes_max or transaction is not None:
             self._check_size(request)
-        return request, outgoing.timeout_s or timeout_s or self._timeout_s, endpoint
+        return request, limit_s or timeout_s or self._timeout_s, endpoint
 
     def read(self, request: Request, codec: OperationCodec, answer: Answer) -> Any:
+        """What the answer says, or raised: the result, or an exception."""
+        plain, is_exception = answer
         try:
-            if answer.is_exception:
-                raise read_exception(answer.plain, codec.exceptions, self)
-            return codec.read_result(answer.plain, self)
+            if is_exception:
+                raise read_exception(plain, codec.exceptions, self)
+            return codec.read_result(plain, self)
         except InvalidValue as wrong:
             told = f"{request.what} answered with something else than its interface says: {wrong}"
             raise system.MARSHAL(told, system.Completion.MAYBE) from wrong

@@ -8,7 +8,7 @@ A table, to be read from the top down; `tests/test_architecture.py` holds it aga
 # binds it from its first line on. A name with `*` stands for every module without a row of its own.
 
 WORDS = "idl.mapping idl.system idl.cos idl.mq idl.coordination"
-CALLS = f"{WORDS} idl.marshal idl.wire idl.call idl.access"
+CALLS = f"{WORDS} idl.marshal idl.wire idl.call idl.access idl.process"
 WIRE = f"{CALLS} idl.dispatch idl.proxies idl.local idl.orb"
 LOG = "mqserver.storage.format mqserver.storage.disk mqserver.storage.log_manager"
 FILES = f"{LOG} mqserver.storage.segments mqserver.storage.file_manager mqserver.errors"
@@ -164,10 +164,11 @@ LAYERS = {
     "clients.branches":                 "clients.nodes clients.messages clients.structs "
                                         f"clients.errors {CALLS} idl.proxies idl.otids",
     "clients.nodes":                    f"clients.errors {CALLS} idl.proxies",
-    "clients.deciding":                 "clients.leases clients.two_phase clients.errors "
+    "clients.deciding":                 "clients.leases clients.two_phase clients.structs "
+                                        "clients.errors "
                                         f"{CALLS} idl.otids idl.proxies idl.databases",
     "clients.heartbeat":                f"clients.leases {CALLS}",
-    "clients.leases":                   f"{WORDS} idl.otids",
+    "clients.leases":                   f"{WORDS} idl.otids idl.process",
     "clients.embedded":                 "clients.memory_disk clients.errors mqserver.* "
                                         f"coordinator.* {WIRE}",
     "clients.memory_disk":              "",
@@ -419,6 +420,7 @@ LAYERS = {
     "idl.wire":                         "",
     "idl.checksums":                    "",
     "idl.turns":                        "",
+    "idl.process":                      "",
     "idl.memory":                       "",
     "idl.toml_files":                   "",
     "idl.marshal":                      f"{WORDS} idl.straight",

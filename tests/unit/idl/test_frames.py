@@ -169,6 +169,19 @@ def test_each_wait_has_its_own_deadline(pair: tuple[frames.Stream, frames.Stream
         assert wait_s <= time.monotonic() - begun + frames.WAIT_S_MIN < wait_s + 2.0
 
 
+def test_a_long_wait_after_a_short_one_is_not_cut_short(
+    pair: tuple[frames.Stream, frames.Stream],
+) -> None:
+    sender, receiver = pair
+    with pytest.raises(TimeoutError, match="in time"):
+        receiver.receive(POLICY, time.monotonic() + 0.02)
+    data = frames.encode(frames.INVOKE, 3, KEY, b"late")
+    timer = threading.Timer(0.2, sender.send, args=(data, soon()))
+    timer.start()
+    assert receiver.receive(POLICY, soon()).body == b"late"
+    timer.join()
+
+
 def test_a_frame_must_be_over_soon_after_it_has_begun(
     pair: tuple[frames.Stream, frames.Stream],
 ) -> None:

@@ -20,6 +20,7 @@ from idl.otids import (
     PREFIX_BYTES,
     SECRET_BYTES,
     TAG_BYTES,
+    Block,
     Gtrid,
     block_secret,
     check_branch,
@@ -61,6 +62,13 @@ def test_a_name_that_was_issued_is_known_to_be(number: int) -> None:
     assert (name.identity, name.incarnation, name.number) == (IDENTITY, 3, number)
     assert is_issued(name, SECRET)
     assert not is_issued(name, b"another secret..")
+
+
+@given(numbers, numbers)
+def test_a_block_issues_the_same_names_again_and_again(first: int, second: int) -> None:
+    block = Block(PREFIX, SECRET)
+    for number in (first, second, first):
+        assert block.issue(number) == issue(PREFIX, SECRET, number)
 
 
 @given(numbers, st.integers(0, 8 * GTRID_BYTES - 1))
