@@ -189,8 +189,8 @@ class Node:
 
     def start(self) -> None:
         """Everything can be called; what is in doubt asks for its outcome, in the background."""
-        self.storage.listen(self.queues.waiting.arrived)
-        self.storage.listen(self.channels.arrived)
+        self.storage.listen(self.queues.waiting.arrived, self.queues.waiting.queues)
+        self.storage.listen(self.channels.arrived, self.channels.board.queues)
         self.storage.listen_to_ends(self.work.has_ended)
         self.storage.listen_to_ends(_log_end)
         self.resources.publish()
