@@ -187,10 +187,9 @@ def prompt(function: F) -> F:
     return function
 
 
-def check_prompt(function: Callable[..., Any]) -> None:
-    """Steps aside unless the operation is prompt."""
-    if _HERE.turns is not None and not getattr(function, "is_prompt", False):
-        raise SteppedAside
+def is_prompt(function: Callable[..., Any]) -> bool:
+    """Whether the operation was marked so; one that was not is no call to be tried in turns."""
+    return getattr(function, "is_prompt", False)
 
 
 class Latch:

@@ -54,7 +54,7 @@ class Pump(Generic[P]):
     """Listens to peers until it is closed. `attend` serves one that has sent something."""
 
     def __init__(
-        self, attend: Callable[[P], None], dismiss: Callable[[P], None], idle_s: float
+        self, attend: Callable[[P], object], dismiss: Callable[[P], None], idle_s: float
     ) -> None:
         self._attend = attend
         self._dismiss = dismiss

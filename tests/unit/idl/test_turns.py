@@ -14,8 +14,8 @@ from idl.turns import (
     SteppedAside,
     Turns,
     Watch,
-    check_prompt,
     give_way,
+    is_prompt,
     prompt,
     step_aside,
     turns_here,
@@ -41,7 +41,6 @@ def in_turns(work: Callable[[Turns], None], watch: Watch = watch_nothing) -> Non
 def test_on_an_ordinary_thread_nobody_gives_way_or_steps_aside() -> None:
     give_way()
     step_aside()
-    check_prompt(len)
     with Latch():
         give_way()
 
@@ -191,17 +190,18 @@ def test_what_others_would_wait_for_is_left_to_a_thread() -> None:
     in_turns(work)
 
 
-def test_only_prompt_operations_are_tried_in_turns() -> None:
-    @prompt
-    def quick() -> None:
-        """Waits for nothing."""
+def test_an_operation_is_prompt_if_it_says_so() -> None:
+    class Servant:
+        @prompt
+        def quick(self) -> None:
+            """Waits for nothing."""
 
-    def work(turns: Turns) -> None:
-        check_prompt(quick)
-        with pytest.raises(SteppedAside):
-            check_prompt(work)
+        def slow(self) -> None:
+            """May wait."""
 
-    in_turns(work)
+    assert is_prompt(Servant().quick)
+    assert not is_prompt(Servant().slow)
+    assert not is_prompt(len)
 
 
 def test_to_step_aside_is_no_failure_that_a_servant_could_swallow() -> None:
