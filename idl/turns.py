@@ -205,11 +205,11 @@ class Latch:
         self._lock = threading.Lock()
 
     def __enter__(self) -> None:
-        if not self._lock.acquire(blocking=False):
+        if not self._lock.acquire(False):
             step_aside()
             self._lock.acquire()
 
-    def __exit__(self, *raised: object) -> None:
+    def __exit__(self, kind: object, raised: object, trace: object) -> None:
         self._lock.release()
 
     def locked(self) -> bool:
