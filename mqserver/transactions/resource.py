@@ -100,7 +100,7 @@ class ResourceServant:
     @prompt
     def commit(self) -> None:
         """See `Resource.commit`."""
-        ask(self._storage, self._branch, Request.COMMIT, is_durable=self._is_durable)
+        commit(self._storage, self._branch, self._is_durable)
         self._resources.ended(self._branch)
 
     @prompt
@@ -138,7 +138,7 @@ class SettlerServant:
 
     def _has_committed(self, branch: bytes) -> bool:
         try:
-            ask(self._storage, branch, Request.COMMIT, is_durable=False)
+            commit(self._storage, branch, is_durable=False)
         except (UserException, system.SystemException):
             # Whoever asks for this one alone is told what is the matter with it.
             return False
@@ -176,7 +176,7 @@ def prepare(storage: contract.Storage, branch: bytes, recovery: bytes) -> Vote:
     if not recovery and storage.outcome(branch) is contract.Outcome.ACTIVE:
         ask(storage, branch, Request.ROLLBACK)
     try:
-        vote = ask(storage, branch, Request.PREPARE, recovery)
+        vote = ask(storage, branch, Request.PREPARE, recovery, expected=contract.Outcome.ACTIVE)
     except StorageError:
         # Nothing was promised, so it can still be undone.
         ask(storage, branch, Request.ROLLBACK)
@@ -185,20 +185,33 @@ def prepare(storage: contract.Storage, branch: bytes, recovery: bytes) -> Vote:
     return vote
 
 
+def commit(storage: contract.Storage, branch: bytes, is_durable: bool) -> None:
+    """The branch has committed. Raises what the table says of one that has not."""
+    expected = contract.Outcome.PREPARED
+    ask(storage, branch, Request.COMMIT, is_durable=is_durable, expected=expected)
+
+
 def ask(
     storage: contract.Storage,
     branch: bytes,
     request: Request,
     recovery: bytes = b"",
     is_durable: bool = True,
+    expected: contract.Outcome | None = None,
 ) -> Vote | None:
-    """Does and answers what the table says; votes are returned, refusals raised."""
+    """Does and answers what the table says; votes are returned, refusals raised.
+
+    What the branch is `expected` to be is not looked up. Where it is not that, the storage refuses,
+    and it is; so this is for preparing and committing only, whose refusals are certain.
+    """
+    outcome = storage.outcome(branch) if expected is None else expected
     for _ in range(ATTEMPTS):
-        chosen = step(storage.outcome(branch), request)
+        chosen = step(outcome, request)
         try:
             vote = _act(storage, branch, chosen.act, recovery, is_durable)
         except BranchEnded:
             # Another call has ended the branch since we looked: look again.
+            outcome = storage.outcome(branch)
             continue
         return _answer(chosen.answer, vote)
     raise system.TRANSIENT("others are ending this branch; ask again")
@@ -212,7 +225,9 @@ def _act(
             is_read_only = storage.prepare(branch, recovery) is contract.Vote.READ_ONLY
             return Vote.READ_ONLY if is_read_only else Vote.COMMIT
         case Act.COMMIT:
-            storage.commit(branch, force=is_durable)
+            if storage.commit(branch, is_durable) is not contract.Outcome.COMMITTED:
+                # An operator has ended it, and the table says what that means.
+                raise BranchEnded(branch.hex())
         case Act.COMMIT_ONE_PHASE:
             storage.commit_one_phase(branch)
         case Act.ROLLBACK:
