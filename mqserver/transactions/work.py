@@ -48,6 +48,7 @@ log = logging.getLogger("oncemq.node")
 NAMES_TRIED = tuple(f"n{number}".encode() for number in range(1, 17))
 _TRIED = frozenset(NAMES_TRIED)
 SMALL_ANSWER_BYTES = 64 * 1024
+PUSH_DOWN = "push-down"
 
 # In place of an answer that was too large to be kept.
 _DROPPED = object()
@@ -92,21 +93,11 @@ class Work:
         self, branch: bytes, owner: str, number: int, kind: str, act: Callable[[Branch], Done]
     ) -> Any:
         """What the request with this number answers. Repeated, it says the same again."""
-        found = self._open.get(branch) or self._ended.get(branch)
-        if found is None:
-            found = self._begin(branch, owner, number)
-        elif found.owner != owner:
-            raise refused(owner, branch)
+        found = self._found_or_begun(branch, owner, number)
         with found.lock:
             if number == found.number and found.is_answered and found.kind == kind:
                 return found.answer
-            if number != found.number + 1 or found.outcome is not Outcome.ACTIVE:
-                self._check(found, number)
-            if found.number:
-                # It has not just begun.
-                self._hear_of(found)
-            found.kind, found.number = kind, number
-            found.is_answered, found.answer = False, None
+            self._take_up(found, number, kind)
             try:
                 done = act(found)
             except (*CLEAN_ERRORS, SteppedAside):
@@ -119,6 +110,24 @@ class Work:
             if done.size > SMALL_ANSWER_BYTES:
                 self._keep_large(found, done.size)
             return done.answer
+
+    def _found_or_begun(self, branch: bytes, owner: str, number: int) -> Branch:
+        found = self._open.get(branch) or self._ended.get(branch)
+        if found is None:
+            return self._begin(branch, owner, number)
+        if found.owner != owner:
+            raise refused(owner, branch)
+        return found
+
+    def _take_up(self, found: Branch, number: int, kind: str) -> None:
+        """The request is the branch's next one, or its last one again, which failed."""
+        if number != found.number + 1 or found.outcome is not Outcome.ACTIVE:
+            self._check(found, number)
+        if found.number:
+            # It has not just begun.
+            self._hear_of(found)
+        found.kind, found.number = kind, number
+        found.is_answered, found.answer = False, None
 
     def _check(self, found: Branch, number: int) -> None:
         if found.outcome is not Outcome.ACTIVE:
@@ -217,21 +226,24 @@ class Work:
         Where that was forgotten in a restart it is None. What fails rolls the branch back.
         """
 
-        def push(found: Branch) -> Done:
-            try:
-                answer = act(found)
-                with found.end_lock:
-                    status, is_read_only = self._complete(found, completion, recovery)
-            except BaseException:
-                give_up(self._storage, branch)
-                raise
-            return Done((status, is_read_only, answer))
-
         try:
-            told: tuple[Status, bool, Any] = self.request(branch, owner, number, "push-down", push)
+            found = self._found_or_begun(branch, owner, number)
+            with found.lock:
+                if number == found.number and found.is_answered and found.kind == PUSH_DOWN:
+                    told: tuple[Status, bool, Any] = found.answer
+                    return told
+                self._take_up(found, number, PUSH_DOWN)
+                try:
+                    answer = act(found)
+                    with found.end_lock:
+                        status, is_read_only = self._complete(found, completion, recovery)
+                except BaseException:
+                    give_up(self._storage, branch)
+                    raise
+                found.answer, found.is_answered = (status, is_read_only, answer), True
+                return status, is_read_only, answer
         except BranchEnded as over:
             return self._told_before(over, branch, completion)
-        return told
 
     def _told_before(
         self, over: BranchEnded, branch: bytes, completion: mqCompletion
