@@ -184,7 +184,6 @@ class Node:
             wall_clock=wall_clock,
             lock_wait_s=self.settings.lock_wait_s,
             messages_per_call_max=self.settings.messages_per_call_max,
-            is_closing=lambda: self._is_closing,
         )
 
     def start(self) -> None:
@@ -215,7 +214,7 @@ class Node:
 
     def drain(self) -> None:
         """Nothing new is begun, and nobody waits: calls that are running come to an end soon."""
-        self._is_closing = True
+        self._is_closing = self._parts.is_closing = True
         self.queues.close()
 
     def close(self) -> None:

@@ -115,8 +115,9 @@ class NodeServant:
     def _received(
         self, operation: str, queue: str, messages: mqBatch
     ) -> tuple[Call, Sequence[NewMessage]]:
-        call = self._parts.entered()
-        self._parts.check(call, queue, Right.WRITE, operation)
+        parts = self._parts
+        call = parts.entered()
+        parts.check(call, queue, Right.WRITE, operation)
         self._check_count(len(messages.payloads))
         return call, self._new(messages, call)
 
@@ -188,7 +189,7 @@ class NodeServant:
         self._parts.check(call, queue, Right.READ, "moveMany")
         self._parts.check(call, target, Right.WRITE, "moveMany")
         self._check_count(count)
-        if not self._queues.is_known(target):
+        if target not in self._queues.known:
             step_aside()
         wanted = self._wanted(selection, count)
         wait_s = min(wait, WAIT_MS_MAX) / 1000
@@ -292,7 +293,7 @@ class NodeServant:
         self, call: Call, work: mqWork, position: int
     ) -> tuple[str, Sequence[NewMessage], list[int]]:
         queue, removes = work.queue, work.removes
-        if removes or not self._queues.is_known(queue):
+        if removes or queue not in self._queues.known:
             # Before anything is done: others may hold what is removed, and to make a queue is long.
             step_aside()
         if work.puts.payloads or not removes:
