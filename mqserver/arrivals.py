@@ -74,9 +74,7 @@ class _Changes:
 
 def _size(changed: list[_Keys]) -> int:
     """How many messages these are."""
-    if not changed:
-        return 0
-    return len(changed[0][1]) if len(changed) == 1 else sum([len(keys) for _, keys, _ in changed])
+    return sum([len(keys) for _, keys, _ in changed])
 
 
 def _groups(messages: Sequence[NewMessage]) -> list[int]:
@@ -164,7 +162,8 @@ class WatchedStorage:
             # Before the lists are read: whoever adds to them afterwards sees this, and tells.
             changes.is_over = True
             stored, taken = changes.stored, changes.taken
-            self._count(outcome, _size(stored), _size(taken))
+            put = len(stored[0][1]) if len(stored) == 1 else _size(stored)
+            self._count(outcome, put, _size(taken) if taken else 0)
             if outcome not in _COMMITTED:
                 self._tell_but_for(taken, stored)
             elif taken:
@@ -230,7 +229,9 @@ class WatchedStorage:
         return taken
 
     def _note_taken(self, changes: _Changes, queue: str, taken: list[Message]) -> None:
-        if taken:
+        if len(taken) == 1:
+            changes.taken.append((queue, (taken[0].key,), (taken[0].group,)))
+        elif taken:
             keys = [message.key for message in taken]
             changes.taken.append((queue, keys, [message.group for message in taken]))
         if changes.is_over:

@@ -178,7 +178,9 @@ class Queues:
         self._usable(queue)
 
     def _usable(self, queue: str) -> _Known | None:
-        known = self._find(queue)
+        known = self._known.get(queue)
+        if known is None or self.limits.is_shared:
+            known = self._find(queue)
         if not self._is_enabled or (known is not None and not known.settings.enabled):
             raise QueueDisabled(queue)
         if known is None and not self.limits.is_creating:

@@ -7,6 +7,7 @@ in `work.py`, those of queues in `queues.py`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from idl import system
@@ -60,6 +61,8 @@ NAMES_CACHED_MAX = 1000
 # So many messages are taken before others have their turn.
 PROMPT_MESSAGES_MAX = 100
 NO_KEYS = range(0)
+# Where something is put, what, and the keys of what is removed there.
+_Prepared = tuple[str, Sequence[NewMessage], list[int]]
 NAMED_TWICE = "a branch is named beside its transaction, not in the otid"
 
 _op = translating(Mq_Node)
@@ -227,20 +230,13 @@ class NodeServant:
         kind: str,
         take: Callable[[bytes], list[Message]],
     ) -> mqTaken:
-        def take_alone(branch: bytes) -> Done:
-            messages = take(branch)
-            return Done(taken_of(messages), answer_bytes(messages), bool(messages))
-
-        def take_within(found: Branch) -> Done:
-            messages = take(found.id)
-            found.taken += len(messages)
-            return Done(taken_of(messages), answer_bytes(messages))
-
         taken: mqTaken
+        owner = call.principal.name
         if branch.otid.formatID == NULL_FORMAT_ID:
-            taken = self._alone.carry_out(call.request_id, call.principal.name, take_alone)
+            taken = self._alone.carry_out(call.request_id, owner, partial(_take_alone, take))
         else:
-            taken = self._request(call, branch, request, kind, take_within)
+            act = partial(_take_within, take)
+            taken = self._work.request(self._branch_id(branch), owner, request, kind, act)
         return taken
 
     @_op
@@ -264,19 +260,15 @@ class NodeServant:
         prepared = self._read_work(call, work)
         recovery = b"" if branch.recovery is None else self._recovery(branch)
 
-        def push(found: Branch) -> list[range]:
-            return [self._do(found, *each) for each in prepared]
-
+        act = partial(self._do, prepared)
         status, is_read_only, keys = self._work.push_down(
-            self._branch_id(branch), call.principal.name, request, push, completion, recovery
+            self._branch_id(branch), call.principal.name, request, act, completion, recovery
         )
         if keys is None:
             return status, is_read_only, tuple(() for _ in work)
-        return status, is_read_only, tuple([key_texts(each) for each in keys])
+        return status, is_read_only, tuple(map(key_texts, keys))
 
-    def _read_work(
-        self, call: Call, work: mqWorkList
-    ) -> list[tuple[str, Sequence[NewMessage], list[int]]]:
+    def _read_work(self, call: Call, work: mqWorkList) -> list[_Prepared]:
         """Everything is checked before anything is done."""
         count = 0
         for each in work:
@@ -289,9 +281,7 @@ class NodeServant:
             position += len(each.puts.payloads)
         return prepared
 
-    def _read_one(
-        self, call: Call, work: mqWork, position: int
-    ) -> tuple[str, Sequence[NewMessage], list[int]]:
+    def _read_one(self, call: Call, work: mqWork, position: int) -> _Prepared:
         queue, removes = work.queue, work.removes
         if removes or queue not in self._queues.known:
             # Before anything is done: others may hold what is removed, and to make a queue is long.
@@ -303,15 +293,15 @@ class NodeServant:
         numbers = [key_number(queue, key) for key in removes] if removes else []
         return queue, self._new(work.puts, call, position), numbers
 
-    def _do(
-        self, found: Branch, queue: str, new: Sequence[NewMessage], removes: list[int]
-    ) -> range:
-        keys = self._store(found, queue, new)
-        # One by one: nothing of them is sent back, so that any number of large ones will do.
-        for key in removes:
-            self._queues.take_keys(found.id, queue, [key], self._parts.lock_wait_s)
-            found.taken += 1
-        return keys
+    def _do(self, prepared: list[_Prepared], found: Branch) -> list[range]:
+        done = []
+        for queue, new, removes in prepared:
+            done.append(self._store(found, queue, new))
+            # One by one: nothing of them is sent back, so that any number of large ones will do.
+            for key in removes:
+                self._queues.take_keys(found.id, queue, [key], self._parts.lock_wait_s)
+                found.taken += 1
+        return done
 
     @_op
     @prompt
@@ -476,3 +466,14 @@ class NodeServant:
         if branch.recovery is None:
             return b""
         return self._parts.orb.reference_of(branch.recovery).encode()
+
+
+def _take_alone(take: Callable[[bytes], list[Message]], branch: bytes) -> Done:
+    messages = take(branch)
+    return Done(taken_of(messages), answer_bytes(messages), bool(messages))
+
+
+def _take_within(take: Callable[[bytes], list[Message]], found: Branch) -> Done:
+    messages = take(found.id)
+    found.taken += len(messages)
+    return Done(taken_of(messages), answer_bytes(messages))

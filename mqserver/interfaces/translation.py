@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 from idl import mq, system
 from idl.checksums import crc32
 from idl.cos import Status
-from idl.mapping import UserException, operations_of
+from idl.mapping import UserException, fields_of, operations_of
 from idl.mq import (
     USEC_PER_SEC,
     DigestMismatch,
@@ -234,16 +234,24 @@ def _made(kind: type[S], *values: object) -> S:
     That is most of what a get costs, and whoever reads the answer checks it all the same.
     """
     made = _new(kind)
-    for name, value in zip(kind.__slots__, values, strict=True):  # type: ignore[attr-defined]
-        _set(made, name, value)
+    for set_value, value in zip(_SETTERS[kind], values, strict=True):
+        set_value(made, value)
     return made
+
+
+_SETTERS: dict[type, list[Callable[[object, object], None]]] = {
+    kind: [getattr(kind, name).__set__ for name, _ in fields_of(kind)]
+    for kind in (mqBatch, mqTaken)
+}
 
 
 NOTHING_TAKEN = mqTaken((), mqBatch((), (), (), (), (), (), ()))
 
 
-def answer_bytes(messages: Iterable[Message]) -> int:
+def answer_bytes(messages: Sequence[Message]) -> int:
     """About how many bytes an answer with these messages has."""
+    if len(messages) == 1:
+        return weight(messages[0].payload, messages[0].attributes)
     return sum([weight(message.payload, message.attributes) for message in messages])
 
 

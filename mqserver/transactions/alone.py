@@ -7,7 +7,7 @@ answered is remembered for a while; where it is forgotten, the storage still kno
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -28,9 +28,10 @@ class Alone:
         self._lock = threading.Lock()
         # Who makes each call that is being carried out, and a lock that is held until it was.
         self._running: dict[bytes, tuple[str, threading.Lock]] = {}
-        # Who made it, and what it answered; oldest first. A plain dict would look through all that
-        # was dropped to find its first.
-        self._done: OrderedDict[bytes, tuple[str, Done]] = OrderedDict()
+        # Who made each that was, and what it answered; and which they are, oldest first. A dict
+        # that keeps the order itself takes half as long again.
+        self._done: dict[bytes, tuple[str, Done]] = {}
+        self._order: deque[bytes] = deque()
         self._done_bytes = 0
 
     def carry_out(self, request_id: bytes, owner: str, act: Callable[[bytes], Done]) -> Any:
@@ -48,22 +49,18 @@ class Alone:
             with running[1]:
                 pass
         try:
-            return self._answer(request_id, owner, act)
+            known = self._done.get(request_id)
+            if known is None:
+                return self._carry_out(request_id, owner, act)
+            if known[0] != owner:
+                raise refused(owner, request_id)
+            return known[1].answer
         finally:
             del self._running[request_id]
             own[1].release()
 
-    def _answer(self, request_id: bytes, owner: str, act: Callable[[bytes], Done]) -> Any:
-        known = self._done.get(request_id)
-        if known is None:
-            done = self._carry_out(PREFIX + request_id, act)
-            self._remember(request_id, owner, done)
-            return done.answer
-        if known[0] != owner:
-            raise refused(owner, request_id)
-        return known[1].answer
-
-    def _carry_out(self, branch: bytes, act: Callable[[bytes], Done]) -> Done:
+    def _carry_out(self, request_id: bytes, owner: str, act: Callable[[bytes], Done]) -> Any:
+        branch = PREFIX + request_id
         try:
             done = act(branch)
             if done.is_changed:
@@ -78,7 +75,8 @@ class Alone:
                 # It was carried out before a restart, and perhaps that is why it fails now.
                 raise ended(branch, Outcome.COMMITTED) from failed
             raise
-        return done
+        self._remember(request_id, owner, done)
+        return done.answer
 
     def _was_committed(self, branch: bytes) -> bool:
         try:
@@ -90,9 +88,10 @@ class Alone:
         limits = self._limits
         with self._lock:
             self._done[request_id] = owner, done
+            self._order.append(request_id)
             self._done_bytes += done.size
             while (
                 len(self._done) > limits.answers_kept or self._done_bytes > limits.answers_bytes_max
             ):
-                _, (_, oldest) = self._done.popitem(last=False)
+                _, oldest = self._done.pop(self._order.popleft())
                 self._done_bytes -= oldest.size

@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections import OrderedDict
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -79,8 +79,10 @@ class Work:
         self._lock = threading.Lock()
         self._started_at = clock()
         self._open: dict[bytes, Branch] = {}
-        # Oldest first. A plain dict would look through all that was dropped to find its first.
-        self._ended: OrderedDict[bytes, Branch] = OrderedDict()
+        # Those that are over, and which they are, oldest first. A dict that keeps the order itself
+        # takes half as long again.
+        self._ended: dict[bytes, Branch] = {}
+        self._order: deque[bytes] = deque()
         self._open_of: dict[str, int] = {}
         # Branches by transaction, but for those whose names are tried anyway.
         self._names: dict[bytes, list[bytes]] = {}
@@ -364,13 +366,15 @@ class Work:
                 self._open_of.pop(found.owner, None)
             self._large.pop(branch, None)
             self._ended[branch] = found
-            if len(self._ended) > self.limits.ended_kept:
+            self._order.append(branch)
+            if len(self._order) > self.limits.ended_kept:
                 self._forget_oldest()
         found.is_answered, found.answer = False, None
         found.lists.clear()
 
     def _forget_oldest(self) -> None:
-        oldest, _ = self._ended.popitem(last=False)
+        oldest = self._order.popleft()
+        del self._ended[oldest]
         if oldest[GTRID_BYTES:] in _TRIED:
             return
         names = self._names.get(oldest[:GTRID_BYTES], [])
