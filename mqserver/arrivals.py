@@ -169,8 +169,8 @@ class WatchedStorage:
             elif taken:
                 self._tell_but_for(stored, taken)
             else:
-                for queue, keys, groups in stored:
-                    self._tell(queue, keys, groups)
+                for each in stored:
+                    self._tell(*each)
         elif branch in self._inherited:
             self._count(outcome, *self._inherited.pop(branch))
             for info in self._storage.queues():

@@ -65,7 +65,7 @@ VALUES_HARD_MAX = 1_800_000
 
 def key_text(number: int) -> str:
     """The key as clients know it."""
-    return f"{number:015d}"
+    return str(number).zfill(KEY_DIGITS)
 
 
 def key_number(queue: str, text: str) -> int:

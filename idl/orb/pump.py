@@ -113,12 +113,12 @@ class Pump(Generic[P]):
         """Round after round, until the pump is closed. This is the hub of the turns."""
         turns = self._turns
         while not self._is_closing:
+            pause_s = self._sweep_s
             if turns.ready or turns.gave_way:
-                self._listen(0)
-            elif self._late_at == math.inf:
-                self._listen(self._sweep_s)
-            else:
-                self._listen(max(0.0, min(self._sweep_s, self._late_at - time.monotonic())))
+                pause_s = 0.0
+            elif self._late_at < math.inf:
+                pause_s = max(0.0, min(pause_s, self._late_at - time.monotonic()))
+            self._listen(pause_s)
             now = time.monotonic()
             if now >= self._late_at:
                 self._give_up(now)

@@ -122,7 +122,8 @@ class NodeServant:
         call = parts.entered()
         parts.check(call, queue, Right.WRITE, operation)
         self._check_count(len(messages.payloads))
-        return call, self._new(messages, call)
+        sender, bytes_max = call.principal.name, self._message_bytes_max
+        return call, new_messages(messages, parts.now_us(), sender, bytes_max)
 
     def _put_within(
         self, call: Call, branch: mqBranch, request: int, queue: str, new: Sequence[NewMessage]
@@ -274,14 +275,15 @@ class NodeServant:
         for each in work:
             count += len(each.puts.payloads) + len(each.removes)
         self._check_count(count)
+        now_us = self._parts.now_us()
         position = 0
         prepared = []
         for each in work:
-            prepared.append(self._read_one(call, each, position))
+            prepared.append(self._read_one(call, each, now_us, position))
             position += len(each.puts.payloads)
         return prepared
 
-    def _read_one(self, call: Call, work: mqWork, position: int) -> _Prepared:
+    def _read_one(self, call: Call, work: mqWork, now_us: int, position: int) -> _Prepared:
         queue, removes = work.queue, work.removes
         if removes or queue not in self._queues.known:
             # Before anything is done: others may hold what is removed, and to make a queue is long.
@@ -291,7 +293,8 @@ class NodeServant:
         if removes:
             self._parts.check(call, queue, Right.READ, "pushDown")
         numbers = [key_number(queue, key) for key in removes] if removes else []
-        return queue, self._new(work.puts, call, position), numbers
+        sender, bytes_max = call.principal.name, self._message_bytes_max
+        return queue, new_messages(work.puts, now_us, sender, bytes_max, position), numbers
 
     def _do(self, prepared: list[_Prepared], found: Branch) -> list[range]:
         done = []
@@ -430,10 +433,6 @@ class NodeServant:
         act: Callable[[Branch], Done],
     ) -> Any:
         return self._work.request(self._branch_id(branch), call.principal.name, number, kind, act)
-
-    def _new(self, batch: mqBatch, call: Call, position: int = 0) -> Sequence[NewMessage]:
-        now_us = self._parts.now_us()
-        return new_messages(batch, now_us, call.principal.name, self._message_bytes_max, position)
 
     def _check_count(self, count: int) -> None:
         if count > self._parts.messages_per_call_max:

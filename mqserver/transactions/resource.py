@@ -8,6 +8,8 @@ with a settler, and answers before its commit is on disk.
 
 from __future__ import annotations
 
+from functools import partial
+
 from idl import system
 from idl.call import Orb
 from idl.coordination import Mq_Settler
@@ -45,8 +47,8 @@ class Resources:
 
     def publish(self) -> None:
         """Every branch can be called, whether it is known already or not."""
-        self._orb.publish_family(RESOURCE, lambda rest: self._made(rest, True), Resource)
-        self._orb.publish_family(BRANCH, lambda rest: self._made(rest, False), Resource)
+        self._orb.publish_family(RESOURCE, partial(self._made, True), Resource)
+        self._orb.publish_family(BRANCH, partial(self._made, False), Resource)
         self._orb.publish(SettlerServant(self), Mq_Settler, SETTLER)
 
     def resource_of(self, gtrid: bytes, name: str, is_lazy: bool) -> Resource:
@@ -58,7 +60,7 @@ class Resources:
         """The object that makes commits durable."""
         return self._orb.member(SETTLER, Mq_Settler)
 
-    def _made(self, rest: str, is_durable: bool) -> ResourceServant:
+    def _made(self, is_durable: bool, rest: str) -> ResourceServant:
         return ResourceServant(self, branch_id(*split_member(rest)), is_durable)
 
     def registered(self, branch: bytes, recovery: RecoveryCoordinator) -> None:
@@ -176,7 +178,7 @@ def prepare(storage: contract.Storage, branch: bytes, recovery: bytes) -> Vote:
     if not recovery and storage.outcome(branch) is contract.Outcome.ACTIVE:
         ask(storage, branch, Request.ROLLBACK)
     try:
-        vote = ask(storage, branch, Request.PREPARE, recovery, expected=contract.Outcome.ACTIVE)
+        vote = _prepared(storage, branch, recovery)
     except StorageError:
         # Nothing was promised, so it can still be undone.
         ask(storage, branch, Request.ROLLBACK)
@@ -185,10 +187,24 @@ def prepare(storage: contract.Storage, branch: bytes, recovery: bytes) -> Vote:
     return vote
 
 
+def _prepared(storage: contract.Storage, branch: bytes, recovery: bytes) -> Vote | None:
+    # The table lets the storage prepare all that it can, and mostly it can: so the table is asked
+    # where it could not.
+    try:
+        return _act(storage, branch, Act.PREPARE, recovery)
+    except BranchEnded:
+        return ask(storage, branch, Request.PREPARE, recovery, attempts=ATTEMPTS - 1)
+
+
 def commit(storage: contract.Storage, branch: bytes, is_durable: bool) -> None:
     """The branch has committed. Raises what the table says of one that has not."""
-    expected = contract.Outcome.PREPARED
-    ask(storage, branch, Request.COMMIT, is_durable=is_durable, expected=expected)
+    # As with votes: of all that the storage commits the table says the same.
+    try:
+        if storage.commit(branch, is_durable) is contract.Outcome.COMMITTED:
+            return
+    except BranchEnded:
+        pass
+    ask(storage, branch, Request.COMMIT, is_durable=is_durable, attempts=ATTEMPTS - 1)
 
 
 def ask(
@@ -197,28 +213,22 @@ def ask(
     request: Request,
     recovery: bytes = b"",
     is_durable: bool = True,
-    expected: contract.Outcome | None = None,
+    attempts: int = ATTEMPTS,
 ) -> Vote | None:
-    """Does and answers what the table says; votes are returned, refusals raised.
-
-    What the branch is `expected` to be is not looked up. Where it is not that, the storage refuses,
-    and it is; so this is for preparing and committing only, whose refusals are certain.
-    """
-    outcome = storage.outcome(branch) if expected is None else expected
-    for _ in range(ATTEMPTS):
-        chosen = step(outcome, request)
+    """Does and answers what the table says; votes are returned, refusals raised."""
+    for _ in range(attempts):
+        chosen = step(storage.outcome(branch), request)
         try:
             vote = _act(storage, branch, chosen.act, recovery, is_durable)
         except BranchEnded:
             # Another call has ended the branch since we looked: look again.
-            outcome = storage.outcome(branch)
             continue
         return _answer(chosen.answer, vote)
     raise system.TRANSIENT("others are ending this branch; ask again")
 
 
 def _act(
-    storage: contract.Storage, branch: bytes, act: Act, recovery: bytes, is_durable: bool
+    storage: contract.Storage, branch: bytes, act: Act, recovery: bytes, is_durable: bool = True
 ) -> Vote | None:
     match act:
         case Act.PREPARE:

@@ -95,7 +95,11 @@ class Work:
         self, branch: bytes, owner: str, number: int, kind: str, act: Callable[[Branch], Done]
     ) -> Any:
         """What the request with this number answers. Repeated, it says the same again."""
-        found = self._found_or_begun(branch, owner, number)
+        found = self._open.get(branch) or self._ended.get(branch)
+        if found is None:
+            found = self._begin(branch, owner, number)
+        elif found.owner != owner:
+            raise refused(owner, branch)
         with found.lock:
             if number == found.number and found.is_answered and found.kind == kind:
                 return found.answer
@@ -112,14 +116,6 @@ class Work:
             if done.size > SMALL_ANSWER_BYTES:
                 self._keep_large(found, done.size)
             return done.answer
-
-    def _found_or_begun(self, branch: bytes, owner: str, number: int) -> Branch:
-        found = self._open.get(branch) or self._ended.get(branch)
-        if found is None:
-            return self._begin(branch, owner, number)
-        if found.owner != owner:
-            raise refused(owner, branch)
-        return found
 
     def _take_up(self, found: Branch, number: int, kind: str) -> None:
         """The request is the branch's next one, or its last one again, which failed."""
@@ -229,7 +225,11 @@ class Work:
         """
 
         try:
-            found = self._found_or_begun(branch, owner, number)
+            found = self._open.get(branch) or self._ended.get(branch)
+            if found is None:
+                found = self._begin(branch, owner, number)
+            elif found.owner != owner:
+                raise refused(owner, branch)
             with found.lock:
                 if number == found.number and found.is_answered and found.kind == PUSH_DOWN:
                     told: tuple[Status, bool, Any] = found.answer
