@@ -91,6 +91,8 @@ class WatchedStorage:
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
+        # Asked with most requests, and there is nothing to be told of it.
+        self.outcome = storage.outcome
         self._listeners: list[tuple[Listener, Container[str] | None]] = []
         self._end_listeners: list[EndListener] = []
         self._changes: dict[bytes, _Changes] = {}
@@ -292,10 +294,6 @@ class WatchedStorage:
     def forget(self, branch: bytes) -> None:
         """See `Storage.forget`."""
         self._storage.forget(branch)
-
-    def outcome(self, branch: bytes) -> Outcome:
-        """See `Storage.outcome`."""
-        return self._storage.outcome(branch)
 
     def branches(self) -> list[BranchInfo]:
         """See `Storage.branches`."""

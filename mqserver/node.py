@@ -238,7 +238,7 @@ class Node:
         """Those who are inside finish: the storage is closed under nobody's feet."""
         deadline = self._clock() + CLOSE_S_MAX
         pause = threading.Event()
-        while self._parts.running.keys() - {threading.get_ident()} and self._clock() < deadline:
+        while set(self._parts.running) - {threading.get_ident()} and self._clock() < deadline:
             pause.wait(PAUSE_CLOSING_S)
 
     def shut_down(self) -> None:

@@ -345,12 +345,12 @@ class Server:
         try:
             answer = self._answer(peer, request)
         except SteppedAside:
-            self._aside(peer, lambda peer: self._answer_request(peer, request))
+            self._aside(peer, partial(self._answer_request, request=request))
             return True
         reply = self._reply(request.seq, request.request_id, answer)
         sent = peer.send_at_once(reply)
         if sent < len(reply):
-            self._aside(peer, lambda peer: self._send(peer, reply, sent))
+            self._aside(peer, partial(self._send, reply=reply, sent=sent))
             return True
         peer.is_busy = False
         if self._is_closing:

@@ -47,8 +47,9 @@ class Parts:
     messages_per_call_max: int
     # Set once, when nothing new is begun any more.
     is_closing: bool = False
-    # How many calls each thread is serving: whoever closes the node waits for them.
-    running: dict[int, int] = field(default_factory=dict)
+    # The thread of each call that is being served: whoever closes the node waits for the others.
+    # A thread has more than one where a call makes another, and where calls take turns.
+    running: list[int] = field(default_factory=list)
 
     def entered(self) -> Call:
         """The call that is being served; refused while the node is being shut down."""

@@ -397,27 +397,24 @@ def told(error: errors.MqError, declared: tuple[type[UserException], ...]) -> To
 def translating(interface: type) -> Callable[[F], F]:
     """Of an operation of this interface: what went wrong inside is told in the wire's words.
 
-    While it runs, its thread counts it among those that are running, in the servant's parts.
+    While it runs, its thread is among those that are running, in the servant's parts.
     """
 
     def decorate(function: F) -> F:
         declared = operations_of(interface)[function.__name__].raises
 
+        # What comes is passed on as it is: to take the servant out and put it back takes longer.
         @functools.wraps(function)
-        def translated(servant: Any, *arguments: Any) -> Any:
-            running: dict[int, int] = servant._parts.running
+        def translated(*arguments: Any) -> Any:
+            running: list[int] = arguments[0]._parts.running
             thread = get_ident()
-            running[thread] = running.get(thread, 0) + 1
+            running.append(thread)
             try:
-                return function(servant, *arguments)
+                return function(*arguments)
             except errors.MqError as error:
                 raise told(error, declared) from error
             finally:
-                # More than one where a call makes another, and where calls take turns.
-                if running[thread] > 1:
-                    running[thread] -= 1
-                else:
-                    del running[thread]
+                running.remove(thread)
 
         return cast(F, translated)
 
