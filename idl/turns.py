@@ -193,25 +193,26 @@ def is_prompt(function: Callable[..., Any]) -> bool:
 
 
 class Latch:
-    """A lock that is held while one waits for the disk. Who finds it taken steps aside.
+    """For `with`: holds a lock that is held while one waits for the disk.
 
-    On a thread with turns, whoever holds it may be somebody who gave way: to wait for them there
-    would be to wait for ever.
+    Who finds it taken steps aside. On a thread with turns, whoever holds it may be somebody who
+    gave way: to wait for them there would be to wait for ever.
     """
 
     __slots__ = ("_lock",)
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
+    def __init__(self, lock: threading.Lock) -> None:
+        self._lock = lock
 
     def __enter__(self) -> None:
         if not self._lock.acquire(False):
-            step_aside()
-            self._lock.acquire()
+            wait_for(self._lock)
 
     def __exit__(self, kind: object, raised: object, trace: object) -> None:
         self._lock.release()
 
-    def locked(self) -> bool:
-        """Whether somebody holds it."""
-        return self._lock.locked()
+
+def wait_for(lock: threading.Lock) -> None:
+    """The lock, which was found taken, is held. As with `Latch`, for those who are in a hurry."""
+    step_aside()
+    lock.acquire()

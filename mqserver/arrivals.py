@@ -154,8 +154,8 @@ class WatchedStorage:
             if queues is None or queue in queues:
                 listener(Arrival(queue, tuple(keys), tuple(groups)))
 
-    def _is_watched(self, queue: str) -> bool:
-        return any(queues is None or queue in queues for _, queues in self._listeners)
+    def _hearing(self, queue: str) -> list[Listener]:
+        return [told for told, queues in self._listeners if queues is None or queue in queues]
 
     def _ended(self, branch: bytes, outcome: Outcome) -> None:
         """The branch is over, and what it changed is to be had."""
@@ -182,7 +182,7 @@ class WatchedStorage:
 
     def _tell_but_for(self, arrived: list[_Keys], own: list[_Keys]) -> None:
         """Tells of what the branch stored and did not take itself, or of what it gave back."""
-        watched = [each for each in arrived if self._is_watched(each[0])]
+        watched = [each for each in arrived if self._hearing(each[0])]
         if not watched:
             return
         left_out = {key for _, keys, _ in own for key in keys}

@@ -28,7 +28,7 @@ from idl.mq import (
     mqWorkList,
 )
 from idl.otids import FORMAT_ID, GTRID_BYTES, check_branch, split_otid
-from idl.turns import prompt, step_aside
+from idl.turns import Latch, prompt, step_aside
 from mqserver.errors import BranchEnded, LimitExceeded, MessageNotFound, ReservationNotFound
 from mqserver.interfaces.parts import Parts
 from mqserver.interfaces.reservations import Reservations
@@ -351,7 +351,7 @@ class NodeServant:
         self._parts.check(call, queue, Right.READ, "lockMany")
         self._queues.check_usable(queue)
         found = self._work.find_or_begin(self._branch_id(branch), call.principal.name)
-        with found.lock:
+        with Latch(found.lock):
             if name not in found.lists:
                 if len(found.lists) >= LISTS_PER_BRANCH_MAX:
                     raise LimitExceeded(f"{LISTS_PER_BRANCH_MAX} lists in one branch")

@@ -25,7 +25,7 @@ from typing import Any
 from idl.cos import Status, Vote
 from idl.mq import RequestOutOfOrder, mqCompletion
 from idl.otids import GTRID_BYTES
-from idl.turns import SteppedAside
+from idl.turns import Latch, SteppedAside, wait_for
 from mqserver.errors import BranchEnded, LimitExceeded, MqError
 from mqserver.storage.contract import Outcome, Storage
 from mqserver.transactions import resource
@@ -100,7 +100,10 @@ class Work:
             found = self._begin(branch, owner, number)
         elif found.owner != owner:
             raise refused(owner, branch)
-        with found.lock:
+        lock = found.lock
+        if not lock.acquire(False):
+            wait_for(lock)
+        try:
             if number == found.number and found.is_answered and found.kind == kind:
                 return found.answer
             self._take_up(found, number, kind)
@@ -116,6 +119,8 @@ class Work:
             if done.size > SMALL_ANSWER_BYTES:
                 self._keep_large(found, done.size)
             return done.answer
+        finally:
+            lock.release()
 
     def _take_up(self, found: Branch, number: int, kind: str) -> None:
         """The request is the branch's next one, or its last one again, which failed."""
@@ -230,20 +235,24 @@ class Work:
                 found = self._begin(branch, owner, number)
             elif found.owner != owner:
                 raise refused(owner, branch)
-            with found.lock:
+            lock = found.lock
+            if not lock.acquire(False):
+                wait_for(lock)
+            try:
                 if number == found.number and found.is_answered and found.kind == PUSH_DOWN:
                     told: tuple[Status, bool, Any] = found.answer
                     return told
                 self._take_up(found, number, PUSH_DOWN)
                 try:
                     answer = act(found)
-                    with found.end_lock:
-                        status, is_read_only = self._complete(found, completion, recovery)
+                    status, is_read_only = self._complete(found, completion, recovery)
                 except BaseException:
                     give_up(self._storage, branch)
                     raise
                 found.answer, found.is_answered = (status, is_read_only, answer), True
                 return status, is_read_only, answer
+            finally:
+                lock.release()
         except BranchEnded as over:
             return self._told_before(over, branch, completion)
 
@@ -264,19 +273,25 @@ class Work:
     def _complete(
         self, found: Branch, completion: mqCompletion, recovery: bytes
     ) -> tuple[Status, bool]:
-        if completion is mqCompletion.NONE:
-            return Status.ACTIVE, False
-        if not found.stored and not found.taken:
-            self._storage.rollback(found.id)
-            found.vote = Vote.READ_ONLY
-            return Status.COMMITTED, True
-        if completion is mqCompletion.COMMIT_ONE_PHASE:
-            self._storage.commit_one_phase(found.id)
-            return Status.COMMITTED, False
-        found.vote = resource.prepare(self._storage, found.id, recovery)
-        if found.vote is not Vote.COMMIT:
-            raise ended(found.id, Outcome.ROLLED_BACK)
-        return Status.PREPARED, False
+        lock = found.end_lock
+        if not lock.acquire(False):
+            wait_for(lock)
+        try:
+            if completion is mqCompletion.NONE:
+                return Status.ACTIVE, False
+            if not found.stored and not found.taken:
+                self._storage.rollback(found.id)
+                found.vote = Vote.READ_ONLY
+                return Status.COMMITTED, True
+            if completion is mqCompletion.COMMIT_ONE_PHASE:
+                self._storage.commit_one_phase(found.id)
+                return Status.COMMITTED, False
+            found.vote = resource.prepare(self._storage, found.id, recovery)
+            if found.vote is not Vote.COMMIT:
+                raise ended(found.id, Outcome.ROLLED_BACK)
+            return Status.PREPARED, False
+        finally:
+            lock.release()
 
     def prepare(self, branch: bytes, owner: str, recovery: bytes, messages: int) -> Vote:
         """The branch's vote; against, when it has stored another number of messages."""
@@ -288,7 +303,7 @@ class Work:
             raise self._fenced(branch) if outcome is Outcome.UNKNOWN else ended(branch, outcome)
         if found.owner != owner:
             raise refused(owner, branch)
-        with found.end_lock:
+        with Latch(found.end_lock):
             if found.vote is None:
                 if found.outcome is not Outcome.ACTIVE:
                     raise ended(branch, found.outcome)
@@ -318,7 +333,7 @@ class Work:
             return
         if found.owner != owner:
             raise refused(owner, branch)
-        with found.end_lock:
+        with Latch(found.end_lock):
             self._roll_back(branch)
 
     def _roll_back(self, branch: bytes) -> None:

@@ -41,7 +41,7 @@ def in_turns(work: Callable[[Turns], None], watch: Watch = watch_nothing) -> Non
 def test_on_an_ordinary_thread_nobody_gives_way_or_steps_aside() -> None:
     give_way()
     step_aside()
-    with Latch():
+    with Latch(threading.Lock()):
         give_way()
 
 
@@ -209,17 +209,17 @@ def test_to_step_aside_is_no_failure_that_a_servant_could_swallow() -> None:
 
 
 def test_a_latch_that_somebody_holds_who_gave_way_is_not_waited_for() -> None:
-    latch = Latch()
+    lock = threading.Lock()
     seen: list[str] = []
 
     def holder() -> None:
-        with latch:
+        with Latch(lock):
             give_way()
         seen.append("let go")
 
     def other() -> None:
         try:
-            with latch:
+            with Latch(lock):
                 seen.append("taken")
         except SteppedAside:
             seen.append("stepped aside")
@@ -235,13 +235,13 @@ def test_a_latch_that_somebody_holds_who_gave_way_is_not_waited_for() -> None:
 
 
 def test_a_latch_is_waited_for_on_an_ordinary_thread() -> None:
-    latch = Latch()
+    lock = threading.Lock()
     has_it = threading.Event()
     let_go = threading.Event()
     seen: list[str] = []
 
     def hold() -> None:
-        with latch:
+        with Latch(lock):
             has_it.set()
             let_go.wait()
             seen.append("first")
@@ -249,10 +249,10 @@ def test_a_latch_is_waited_for_on_an_ordinary_thread() -> None:
     holder = threading.Thread(target=hold)
     holder.start()
     has_it.wait()
-    assert latch.locked()
+    assert lock.locked()
     let_go.set()
-    with latch:
+    with Latch(lock):
         seen.append("second")
     holder.join()
     assert seen == ["first", "second"]
-    assert not latch.locked()
+    assert not lock.locked()
