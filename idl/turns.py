@@ -26,6 +26,7 @@ from typing import Any, TypeVar
 from greenlet import getcurrent, greenlet
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 
 class SteppedAside(BaseException):
@@ -82,11 +83,11 @@ class Turns:
         """The work has ended, or has given way."""
         self._free().switch(work, arguments)
 
-    def run_alone(self, work: Callable[..., object], *arguments: Any) -> None:
+    def run_alone(self, work: Callable[[T], object], argument: T) -> None:
         """The same where nobody else is ready. Called by the hub, which does the work itself."""
         hub = self._hub
         self.is_alone = True
-        work(*arguments)
+        work(argument)
         if self._hub is not hub:
             # The work had to wait, and another is the hub by now, until this one is needed again.
             self._former.append(hub)

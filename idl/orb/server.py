@@ -101,7 +101,7 @@ class Server:
         self._call_policy = self._policy(frames.INVOKE, self._limits.message_bytes_max)
         self._pump: Pump[_Peer] | None = None
         if serving.takes_turns:
-            take_turn = partial(self._do, work=self._take_turn)
+            take_turn = partial(self._do, self._take_turn)
             self._pump = Pump(take_turn, self._dismiss, limits.idle_s)
         self._acceptor = threading.Thread(target=self._accept, name="orb-accept", daemon=True)
         self._acceptor.start()
@@ -169,7 +169,7 @@ class Server:
 
     def _attend(self, peer: _Peer) -> None:
         """Everything that happens on one connection until the pump has it, or else to its end."""
-        if self._do(peer, self._welcome):
+        if self._do(self._welcome, peer):
             self._listen(peer)
 
     def _welcome(self, peer: _Peer) -> bool:
@@ -182,7 +182,7 @@ class Server:
                 self._answer_one(peer)
         return not self._is_closing
 
-    def _do(self, peer: _Peer, work: Callable[[_Peer], bool]) -> bool:
+    def _do(self, work: Callable[[_Peer], bool], peer: _Peer) -> bool:
         """Does it, and says whether the peer stays; one that does not is gone, and its place free.
 
         Its own failure ends one connection, not the server.
@@ -375,7 +375,7 @@ class Server:
             return not self._is_closing
 
         def help_peer() -> None:
-            if self._do(peer, helped):
+            if self._do(helped, peer):
                 self._listen(peer)
 
         self._pump.turn_from(peer)

@@ -43,7 +43,6 @@ from mqserver.transactions.requests import status_of
 log = logging.getLogger("oncemq.node")
 
 F = TypeVar("F", bound=Callable[..., Any])
-S = TypeVar("S")
 
 UNSIGNED_LONG_MAX = 2**32 - 1
 NOWHEN = mqTimestamp(0, 0)
@@ -54,7 +53,24 @@ _ENDINGS = [f"{number:0{_LAST_DIGITS}d}" for number in range(10**_LAST_DIGITS)]
 
 _new = object.__new__
 _new_tuple = tuple.__new__
-_set = object.__setattr__
+
+
+def _setters(kind: type) -> list[Callable[[object, object], None]]:
+    return [getattr(kind, name).__set__ for name, _ in fields_of(kind)]
+
+
+# How a field is set that a struct would check first, and refuse to set anew.
+_set_keys, _set_messages = _setters(mqTaken)
+(
+    _set_payloads,
+    _set_digests,
+    _set_priorities,
+    _set_groups,
+    _set_times,
+    _set_senders,
+    _set_attribs,
+) = _setters(mqBatch)
+_set_seconds, _set_microseconds = _setters(mqTimestamp)
 
 # --- What comes in -------------------------------------------------------------------------------
 
@@ -192,8 +208,8 @@ def taken_of(messages: Sequence[Message]) -> mqTaken:
     keys, payloads, digests, priorities, groups, times, senders, attributes = zip(
         *messages, strict=True
     )
-    batch = _made(
-        mqBatch,
+    return _taken(
+        key_texts(keys),
         payloads,
         digests,
         priorities if any(priorities) else (),
@@ -202,7 +218,6 @@ def taken_of(messages: Sequence[Message]) -> mqTaken:
         senders if any(senders) else (),
         tuple([_attribs(pairs) for pairs in attributes]) if any(attributes) else (),
     )
-    return _made(mqTaken, key_texts(keys), batch)
 
 
 def _only_taken(
@@ -215,8 +230,8 @@ def _only_taken(
     sender: str,
     attributes: Attributes,
 ) -> mqTaken:
-    batch = _made(
-        mqBatch,
+    return _taken(
+        (key_text(key),),
         (payload,),
         (digest,),
         (priority,) if priority else (),
@@ -225,24 +240,34 @@ def _only_taken(
         (sender,) if sender else (),
         (_attribs(attributes),) if attributes else (),
     )
-    return _made(mqTaken, (key_text(key),), batch)
 
 
-def _made(kind: type[S], *values: object) -> S:
-    """A struct of values that were checked when they came in, so that they are not checked again.
+def _taken(
+    keys: mqKeyList,
+    payloads: tuple[bytes, ...],
+    digests: tuple[int, ...],
+    priorities: tuple[int, ...],
+    groups: tuple[int, ...],
+    times: tuple[mqTimestamp, ...],
+    senders: tuple[str, ...],
+    attribs: tuple[mqAttribList, ...],
+) -> mqTaken:
+    """Made of values that were checked when they came in, so that they are not checked again.
 
     That is most of what a get costs, and whoever reads the answer checks it all the same.
     """
-    made = _new(kind)
-    for set_value, value in zip(_SETTERS[kind], values, strict=True):
-        set_value(made, value)
+    batch = _new(mqBatch)
+    _set_payloads(batch, payloads)
+    _set_digests(batch, digests)
+    _set_priorities(batch, priorities)
+    _set_groups(batch, groups)
+    _set_times(batch, times)
+    _set_senders(batch, senders)
+    _set_attribs(batch, attribs)
+    made: mqTaken = _new(mqTaken)
+    _set_keys(made, keys)
+    _set_messages(made, batch)
     return made
-
-
-_SETTERS: dict[type, list[Callable[[object, object], None]]] = {
-    kind: [getattr(kind, name).__set__ for name, _ in fields_of(kind)]
-    for kind in (mqBatch, mqTaken)
-}
 
 
 NOTHING_TAKEN = mqTaken((), mqBatch((), (), (), (), (), (), ()))
@@ -286,8 +311,8 @@ def _timestamp(time_us: int) -> mqTimestamp:
     if not 0 <= seconds <= UNSIGNED_LONG_MAX:
         seconds = min(max(seconds, 0), UNSIGNED_LONG_MAX)
     made: mqTimestamp = _new(mqTimestamp)
-    _set(made, "mq_sec", seconds)
-    _set(made, "mq_usec", rest)
+    _set_seconds(made, seconds)
+    _set_microseconds(made, rest)
     return made
 
 
