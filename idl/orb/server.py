@@ -101,8 +101,7 @@ class Server:
         self._call_policy = self._policy(frames.INVOKE, self._limits.message_bytes_max)
         self._pump: Pump[_Peer] | None = None
         if serving.takes_turns:
-            take_turn = partial(self._do, self._take_turn)
-            self._pump = Pump(take_turn, self._dismiss, limits.idle_s)
+            self._pump = Pump(self._take_turn, self._dismiss, limits.idle_s)
         self._acceptor = threading.Thread(target=self._accept, name="orb-accept", daemon=True)
         self._acceptor.start()
 
@@ -327,8 +326,12 @@ class Server:
 
     # --- In turns with others. See `idl.orb.pump`
 
-    def _take_turn(self, peer: _Peer) -> bool:
-        """The peer has sent something; it is answered, or left to a helper. See `_do`."""
+    def _take_turn(self, peer: _Peer) -> None:
+        """The peer has sent something; it is answered, or left to a helper."""
+        self._do(self._answer_promptly, peer)
+
+    def _answer_promptly(self, peer: _Peer) -> bool:
+        """Whether the peer stays. See `_do`."""
         assert self._pump is not None
         if peer.is_busy:
             # It does not wait for its answer, or is gone: that is looked at after its answer.

@@ -7,7 +7,6 @@ in `work.py`, those of queues in `queues.py`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 from idl import system
@@ -234,10 +233,17 @@ class NodeServant:
         taken: mqTaken
         owner = call.principal.name
         if branch.otid.formatID == NULL_FORMAT_ID:
-            taken = self._alone.carry_out(call.request_id, owner, partial(_take_alone, take))
+            taken = self._alone.carry_out(
+                call.request_id, owner, lambda own: _done_alone(take(own))
+            )
         else:
-            act = partial(_take_within, take)
-            taken = self._work.request(self._branch_id(branch), owner, request, kind, act)
+            taken = self._work.request(
+                self._branch_id(branch),
+                owner,
+                request,
+                kind,
+                lambda found: _done_within(found, take(found.id)),
+            )
         return taken
 
     @_op
@@ -261,9 +267,11 @@ class NodeServant:
         prepared = self._read_work(call, work)
         recovery = b"" if branch.recovery is None else self._recovery(branch)
 
-        act = partial(self._do, prepared)
+        def push(found: Branch) -> list[range]:
+            return self._do(found, prepared)
+
         status, is_read_only, keys = self._work.push_down(
-            self._branch_id(branch), call.principal.name, request, act, completion, recovery
+            self._branch_id(branch), call.principal.name, request, push, completion, recovery
         )
         if keys is None:
             return status, is_read_only, tuple(() for _ in work)
@@ -296,7 +304,7 @@ class NodeServant:
         sender, bytes_max = call.principal.name, self._message_bytes_max
         return queue, new_messages(work.puts, now_us, sender, bytes_max, position), numbers
 
-    def _do(self, prepared: list[_Prepared], found: Branch) -> list[range]:
+    def _do(self, found: Branch, prepared: list[_Prepared]) -> list[range]:
         done = []
         for queue, new, removes in prepared:
             done.append(self._store(found, queue, new))
@@ -467,12 +475,10 @@ class NodeServant:
         return self._parts.orb.reference_of(branch.recovery).encode()
 
 
-def _take_alone(take: Callable[[bytes], list[Message]], branch: bytes) -> Done:
-    messages = take(branch)
+def _done_alone(messages: list[Message]) -> Done:
     return Done(taken_of(messages), answer_bytes(messages), bool(messages))
 
 
-def _take_within(take: Callable[[bytes], list[Message]], found: Branch) -> Done:
-    messages = take(found.id)
+def _done_within(found: Branch, messages: list[Message]) -> Done:
     found.taken += len(messages)
     return Done(taken_of(messages), answer_bytes(messages))
