@@ -129,11 +129,6 @@ class Turns:
         self.gave_way.append(getcurrent())
         self._pass()
 
-    @property
-    def has_ready(self) -> bool:
-        """Whether somebody can go on at once."""
-        return bool(self.ready)
-
     def run_ready(self) -> None:
         """Those who were ready have gone on."""
         for _ in range(len(self.ready)):

@@ -101,9 +101,9 @@ def test_who_lets_others_come_goes_on_when_the_round_is_over() -> None:
         turns.run(call, "a")
         turns.run(call, "b")
         turns.go_on()
-        assert turns.has_ready
+        assert turns.ready
         turns.run_ready()
-        assert not turns.has_ready
+        assert not turns.ready
 
     in_turns(work)
     assert seen == ["a goes on", "b goes on", "all have come"]
