@@ -10,6 +10,10 @@ Python costs more than most calls. Two things are asked of whoever is called so:
 On every other thread both do nothing. Which operations may be tried at all says `prompt`. Who calls
 others meanwhile waits for their answers by `Turns.wait`, as frames do; no lock may be held then,
 since the others are on the same thread. This module knows neither the network nor what is called.
+
+The hub is the greenlet that listens, and has the others take their turns. To pass from one greenlet
+to the next and back takes a microsecond or more, so the hub carries out by itself what comes alone.
+Should that have to wait after all, another greenlet is the hub from then on.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from typing import Any, TypeVar
 from greenlet import getcurrent, greenlet
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 
 class SteppedAside(BaseException):
@@ -43,85 +48,115 @@ Watch = Callable[[greenlet, int, int, float], None]
 
 
 class Turns:
-    """The turns of one thread, which is the one that calls `begin`."""
+    """The turns of one thread, which is the one that calls `begin` or `serve`."""
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: Watch, listen: Callable[[], object] = bool) -> None:
         self._watch = watch
-        self._hub = getcurrent()
+        self._listen = listen
+        self._root = self._hub = getcurrent()
         # Those who gave way, in the order in which they did.
-        self._waiting: deque[greenlet] = deque()
+        self.gave_way: deque[greenlet] = deque()
         # Those who go on as soon as the round is over, and nobody is waited for.
-        self._ready: deque[tuple[greenlet, tuple[Any, ...]]] = deque()
+        self.ready: deque[tuple[greenlet, tuple[Any, ...]]] = deque()
+        # Nobody is there who could go first: to give way would be to go on at once.
+        self.is_alone = False
         # Those without work. To make one costs more than many a call, so each is used again.
         self._idle: list[greenlet] = []
+        # Those who were the hub, and can be it again.
+        self._former: list[greenlet] = []
 
     def begin(self) -> None:
-        """From now on what this thread runs by `run` takes turns."""
-        self._hub = getcurrent()
+        """From now on what this thread runs by `run` takes turns, and whoever calls is the hub."""
+        self._root = self._hub = getcurrent()
         _HERE.turns = self
 
-    def run(self, work: Callable[..., None], *arguments: Any) -> None:
+    def serve(self) -> None:
+        """`listen` has returned; it was called on this thread, by one greenlet after the other.
+
+        It is the loop of the hub, and is begun anew by the next.
+        """
+        self.begin()
+        self._hub = greenlet(self._listen, self._root)
+        self._hub.switch()
+
+    def run(self, work: Callable[..., object], *arguments: Any) -> None:
         """The work has ended, or has given way."""
         self._free().switch(work, arguments)
 
-    def _free(self) -> greenlet:
-        return self._idle.pop() if self._idle else greenlet(self._work, self._hub)
+    def run_alone(self, work: Callable[[T], object], argument: T) -> None:
+        """The same where nobody else is ready. Called by the hub, which does the work itself."""
+        hub = self._hub
+        self.is_alone = True
+        work(argument)
+        if self._hub is not hub:
+            # The work had to wait, and another is the hub by now, until this one is needed again.
+            self._former.append(hub)
+            self._hub.switch()
+        self.is_alone = False
 
-    def _work(self, work: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    def _free(self) -> greenlet:
+        return self._idle.pop() if self._idle else greenlet(self._work, self._root)
+
+    def _work(self, work: Callable[..., object], arguments: tuple[Any, ...]) -> None:
         """What each greenlet does: one work after the other."""
+        own = getcurrent()
         while True:
             work(*arguments)
-            self._idle.append(getcurrent())
+            self._idle.append(own)
             work, arguments = self._hub.switch()
+
+    def _pass(self) -> Any:
+        """The others have their turn. What is said to this one when it is its turn again."""
+        hub = self._hub
+        if getcurrent() is hub:
+            self.is_alone = False
+            hub = self._former.pop() if self._former else greenlet(self._listen, self._root)
+            self._hub = hub
+        return hub.switch()
 
     @property
     def waiting(self) -> int:
         """How many gave way and have not gone on."""
-        return len(self._waiting)
+        return len(self.gave_way)
 
     def go_on(self) -> None:
         """Each who had given way has gone on; first come, first served."""
-        for _ in range(len(self._waiting)):
-            self._waiting.popleft().switch()
+        for _ in range(len(self.gave_way)):
+            self.gave_way.popleft().switch()
 
     def pause(self) -> None:
         """The others go first. Called within the turn that gives way."""
-        self._waiting.append(getcurrent())
-        self._hub.switch()
-
-    @property
-    def has_ready(self) -> bool:
-        """Whether somebody can go on at once."""
-        return bool(self._ready)
+        self.gave_way.append(getcurrent())
+        self._pass()
 
     def run_ready(self) -> None:
         """Those who were ready have gone on."""
-        for _ in range(len(self._ready)):
-            ready, told = self._ready.popleft()
+        for _ in range(len(self.ready)):
+            ready, told = self.ready.popleft()
             ready.switch(*told)
 
     def let_others_come(self) -> None:
         """All others of this round have had their turn."""
-        self._ready.append((getcurrent(), ()))
-        self._hub.switch()
+        self.ready.append((getcurrent(), ()))
+        self._pass()
 
     def start(self, work: Callable[..., None], *arguments: Any) -> None:
         """The work begins when this turn is over, and takes turns like any other."""
-        self._ready.append((self._free(), (work, arguments)))
+        self.ready.append((self._free(), (work, arguments)))
 
     def park(self, place: list[greenlet]) -> None:
         """Waits there until somebody unparks those who do."""
         place.append(getcurrent())
-        self._hub.switch()
+        self._pass()
 
     def unpark(self, place: list[greenlet]) -> None:
         """Those who wait there go on when this turn is over."""
-        self._ready.extend([(parked, ()) for parked in place])
+        self.ready.extend([(parked, ()) for parked in place])
 
     def wait(self, descriptor: int, events: int, deadline: float) -> bool:
         """Whether one of these events came by then; the others go on meanwhile."""
         self._watch(getcurrent(), descriptor, events, deadline)
-        return bool(self._hub.switch())
+        return bool(self._pass())
 
 
 def turns_here() -> Turns | None:
@@ -132,7 +167,7 @@ def turns_here() -> Turns | None:
 def give_way() -> None:
     """All others on this thread that are ready have had their turn."""
     turns = _HERE.turns
-    if turns is not None:
+    if turns is not None and not turns.is_alone:
         turns.pause()
 
 
@@ -148,32 +183,32 @@ def prompt(function: F) -> F:
     return function
 
 
-def check_prompt(function: Callable[..., Any]) -> None:
-    """Steps aside unless the operation is prompt."""
-    if _HERE.turns is not None and not getattr(function, "is_prompt", False):
-        raise SteppedAside
+def is_prompt(function: Callable[..., Any]) -> bool:
+    """Whether the operation was marked so; one that was not is no call to be tried in turns."""
+    return getattr(function, "is_prompt", False)
 
 
 class Latch:
-    """A lock that is held while one waits for the disk. Who finds it taken steps aside.
+    """For `with`: holds a lock that is held while one waits for the disk.
 
-    On a thread with turns, whoever holds it may be somebody who gave way: to wait for them there
-    would be to wait for ever.
+    Who finds it taken steps aside. On a thread with turns, whoever holds it may be somebody who
+    gave way: to wait for them there would be to wait for ever.
     """
 
     __slots__ = ("_lock",)
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
+    def __init__(self, lock: threading.Lock) -> None:
+        self._lock = lock
 
     def __enter__(self) -> None:
-        if not self._lock.acquire(blocking=False):
-            step_aside()
-            self._lock.acquire()
+        if not self._lock.acquire(False):
+            wait_for(self._lock)
 
-    def __exit__(self, *raised: object) -> None:
+    def __exit__(self, kind: object, raised: object, trace: object) -> None:
         self._lock.release()
 
-    def locked(self) -> bool:
-        """Whether somebody holds it."""
-        return self._lock.locked()
+
+def wait_for(lock: threading.Lock) -> None:
+    """The lock, which was found taken, is held. As with `Latch`, for those who are in a hurry."""
+    step_aside()
+    lock.acquire()

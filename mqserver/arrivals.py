@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import NamedTuple
 
 from mqserver.storage.contract import (
@@ -56,6 +56,8 @@ Listener = Callable[[Arrival], None]
 EndListener = Callable[[bytes, Outcome], None]
 
 _COMMITTED = (Outcome.COMMITTED, Outcome.HEURISTICALLY_COMMITTED)
+# A queue, keys of messages in it, and the group of each.
+_Keys = tuple[str, Sequence[int], Sequence[int]]
 
 
 class _Changes:
@@ -64,21 +66,20 @@ class _Changes:
     __slots__ = ("is_over", "is_prepared", "stored", "taken")
 
     def __init__(self) -> None:
-        self.stored: list[tuple[str, Sequence[int], list[int]]] = []
-        self.taken: list[tuple[str, list[int], list[int]]] = []
+        self.stored: list[_Keys] = []
+        self.taken: list[_Keys] = []
         self.is_over = False
         self.is_prepared = False
 
-    def sizes(self) -> tuple[int, int]:
-        """How many messages it has stored, and how many taken."""
-        stored, taken = self.stored, self.taken
-        return (
-            sum([len(keys) for _, keys, _ in stored]) if stored else 0,
-            sum([len(keys) for _, keys, _ in taken]) if taken else 0,
-        )
+
+def _size(changed: list[_Keys]) -> int:
+    """How many messages these are."""
+    return sum([len(keys) for _, keys, _ in changed])
 
 
 def _groups(messages: Sequence[NewMessage]) -> list[int]:
+    if len(messages) == 1:
+        return [messages[0].group]
     if type(messages) is MessageColumns:
         groups = list(messages.groups)
         return groups if len(groups) == len(messages) else groups * len(messages)
@@ -90,7 +91,9 @@ class WatchedStorage:
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
-        self._listeners: list[Listener] = []
+        # Asked with most requests, and there is nothing to be told of it.
+        self.outcome = storage.outcome
+        self._listeners: list[tuple[Listener, Container[str] | None]] = []
         self._end_listeners: list[EndListener] = []
         self._changes: dict[bytes, _Changes] = {}
         # Prepared before this start: what they did is not known here, only how much it was.
@@ -103,9 +106,12 @@ class WatchedStorage:
         self._put = self._got = self._committed = 0
         self._ends: Counter[Outcome] = Counter()
 
-    def listen(self, listener: Listener) -> None:
-        """The listener is told of every arrival from now on."""
-        self._listeners.append(listener)
+    def listen(self, listener: Listener, queues: Container[str] | None = None) -> None:
+        """The listener is told of every arrival from now on, or of those in these queues.
+
+        Which these are is asked when something has arrived, so they may change.
+        """
+        self._listeners.append((listener, queues))
 
     def listen_to_ends(self, listener: EndListener) -> None:
         """The listener is told of every branch that is prepared or has ended from now on."""
@@ -134,21 +140,22 @@ class WatchedStorage:
 
     # --- Telling
 
-    def _note(self, branch: bytes) -> _Changes:
-        """What is noted of a branch of which nothing was, unless another thread was first."""
-        return self._changes.setdefault(branch, _Changes())
-
     def _drop_if_empty(self, branch: bytes, changes: _Changes) -> None:
         if not changes.stored and not changes.taken:
             changes.is_over = True
             self._changes.pop(branch, None)
 
     def _look(self, queue: str) -> None:
-        self._tell(Arrival(queue, (), ()))
+        self._tell(queue, (), ())
 
-    def _tell(self, arrival: Arrival) -> None:
-        for listener in self._listeners:
-            listener(arrival)
+    def _tell(self, queue: str, keys: Sequence[int], groups: Sequence[int]) -> None:
+        for listener, queues in self._listeners:
+            # Mostly nobody wants to know.
+            if queues is None or queue in queues:
+                listener(Arrival(queue, tuple(keys), tuple(groups)))
+
+    def _hearing(self, queue: str) -> list[Listener]:
+        return [told for told, queues in self._listeners if queues is None or queue in queues]
 
     def _ended(self, branch: bytes, outcome: Outcome) -> None:
         """The branch is over, and what it changed is to be had."""
@@ -156,11 +163,16 @@ class WatchedStorage:
         if changes is not None:
             # Before the lists are read: whoever adds to them afterwards sees this, and tells.
             changes.is_over = True
-            self._count(outcome, *changes.sizes())
-            if outcome in _COMMITTED:
-                self._tell_stored(changes)
+            stored, taken = changes.stored, changes.taken
+            put = len(stored[0][1]) if len(stored) == 1 else _size(stored)
+            self._count(outcome, put, _size(taken) if taken else 0)
+            if outcome not in _COMMITTED:
+                self._tell_but_for(taken, stored)
+            elif taken:
+                self._tell_but_for(stored, taken)
             else:
-                self._tell_returned(changes)
+                for each in stored:
+                    self._tell(*each)
         elif branch in self._inherited:
             self._count(outcome, *self._inherited.pop(branch))
             for info in self._storage.queues():
@@ -168,31 +180,22 @@ class WatchedStorage:
         for listener in self._end_listeners:
             listener(branch, outcome)
 
-    def _tell_stored(self, changes: _Changes) -> None:
-        if not changes.taken:
-            for queue, keys, groups in changes.stored:
-                self._tell(Arrival(queue, tuple(keys), tuple(groups)))
+    def _tell_but_for(self, arrived: list[_Keys], own: list[_Keys]) -> None:
+        """Tells of what the branch stored and did not take itself, or of what it gave back."""
+        watched = [each for each in arrived if self._hearing(each[0])]
+        if not watched:
             return
-        own = {key for _, keys, _ in changes.taken for key in keys}
-        for queue, keys, groups in changes.stored:
-            left = [(k, g) for k, g in zip(keys, groups, strict=True) if k not in own]
+        left_out = {key for _, keys, _ in own for key in keys}
+        for queue, keys, groups in watched:
+            left = [(k, g) for k, g in zip(keys, groups, strict=True) if k not in left_out]
             if left:
-                self._tell(Arrival(queue, *map(tuple, zip(*left, strict=True))))
-
-    def _tell_returned(self, changes: _Changes) -> None:
-        if not changes.taken:
-            return
-        own = {key for _, keys, _ in changes.stored for key in keys}
-        for queue, keys, groups in changes.taken:
-            left = [(k, g) for k, g in zip(keys, groups, strict=True) if k not in own]
-            if left:
-                self._tell(Arrival(queue, *map(tuple, zip(*left, strict=True))))
+                self._tell(queue, *zip(*left, strict=True))
 
     # --- Actions of a branch
 
     def store(self, branch: bytes, queue: str, messages: Sequence[NewMessage]) -> range:
         """See `Storage.store`."""
-        changes = self._changes.get(branch) or self._note(branch)
+        changes = self._changes.get(branch) or self._changes.setdefault(branch, _Changes())
         try:
             keys = self._storage.store(branch, queue, messages)
         except BaseException:
@@ -205,7 +208,7 @@ class WatchedStorage:
 
     def take(self, branch: bytes, queue: str, selection: Selection, limit: int) -> list[Message]:
         """See `Storage.take`."""
-        changes = self._changes.get(branch) or self._note(branch)
+        changes = self._changes.get(branch) or self._changes.setdefault(branch, _Changes())
         try:
             taken = self._storage.take(branch, queue, selection, limit)
         except BaseException:
@@ -218,7 +221,7 @@ class WatchedStorage:
         self, branch: bytes, queue: str, keys: Sequence[int], timeout_s: float
     ) -> list[Message]:
         """See `Storage.take_keys`."""
-        changes = self._changes.get(branch) or self._note(branch)
+        changes = self._changes.get(branch) or self._changes.setdefault(branch, _Changes())
         try:
             taken = self._storage.take_keys(branch, queue, keys, timeout_s)
         except BaseException:
@@ -228,7 +231,9 @@ class WatchedStorage:
         return taken
 
     def _note_taken(self, changes: _Changes, queue: str, taken: list[Message]) -> None:
-        if taken:
+        if len(taken) == 1:
+            changes.taken.append((queue, (taken[0].key,), (taken[0].group,)))
+        elif taken:
             keys = [message.key for message in taken]
             changes.taken.append((queue, keys, [message.group for message in taken]))
         if changes.is_over:
@@ -253,7 +258,7 @@ class WatchedStorage:
             changes = self._changes.get(branch)
             if changes is not None and not changes.is_prepared:
                 changes.is_prepared = True
-                self._count(Outcome.PREPARED, *changes.sizes())
+                self._count(Outcome.PREPARED, _size(changes.stored), _size(changes.taken))
             for listener in self._end_listeners:
                 listener(branch, Outcome.PREPARED)
         return vote
@@ -289,10 +294,6 @@ class WatchedStorage:
     def forget(self, branch: bytes) -> None:
         """See `Storage.forget`."""
         self._storage.forget(branch)
-
-    def outcome(self, branch: bytes) -> Outcome:
-        """See `Storage.outcome`."""
-        return self._storage.outcome(branch)
 
     def branches(self) -> list[BranchInfo]:
         """See `Storage.branches`."""

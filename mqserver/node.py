@@ -184,13 +184,12 @@ class Node:
             wall_clock=wall_clock,
             lock_wait_s=self.settings.lock_wait_s,
             messages_per_call_max=self.settings.messages_per_call_max,
-            is_closing=lambda: self._is_closing,
         )
 
     def start(self) -> None:
         """Everything can be called; what is in doubt asks for its outcome, in the background."""
-        self.storage.listen(self.queues.waiting.arrived)
-        self.storage.listen(self.channels.arrived)
+        self.storage.listen(self.queues.waiting.arrived, self.queues.waiting.queues)
+        self.storage.listen(self.channels.arrived, self.channels.board.queues)
         self.storage.listen_to_ends(self.work.has_ended)
         self.storage.listen_to_ends(_log_end)
         self.resources.publish()
@@ -215,7 +214,7 @@ class Node:
 
     def drain(self) -> None:
         """Nothing new is begun, and nobody waits: calls that are running come to an end soon."""
-        self._is_closing = True
+        self._is_closing = self._parts.is_closing = True
         self.queues.close()
 
     def close(self) -> None:
@@ -239,7 +238,7 @@ class Node:
         """Those who are inside finish: the storage is closed under nobody's feet."""
         deadline = self._clock() + CLOSE_S_MAX
         pause = threading.Event()
-        while self._parts.running.keys() - {threading.get_ident()} and self._clock() < deadline:
+        while set(self._parts.running) - {threading.get_ident()} and self._clock() < deadline:
             pause.wait(PAUSE_CLOSING_S)
 
     def shut_down(self) -> None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from idl.turns import step_aside
@@ -65,7 +65,7 @@ VALUES_HARD_MAX = 1_800_000
 
 def key_text(number: int) -> str:
     """The key as clients know it."""
-    return f"{number:015d}"
+    return str(number).zfill(KEY_DIGITS)
 
 
 def key_number(queue: str, text: str) -> int:
@@ -143,6 +143,8 @@ class Queues:
         self.limits = limits or QueueLimits()
         self._lock = threading.Lock()
         self._known: dict[str, _Known] = {}
+        # The queues that were used here before; to ask looks nothing up.
+        self.known: Container[str] = self._known
         limits = self.limits
         self.waiting = Waiting(
             clock, limits.recheck_shared_s if limits.is_shared else limits.recheck_s
@@ -176,7 +178,9 @@ class Queues:
         self._usable(queue)
 
     def _usable(self, queue: str) -> _Known | None:
-        known = self._find(queue)
+        known = self._known.get(queue)
+        if known is None or self.limits.is_shared:
+            known = self._find(queue)
         if not self._is_enabled or (known is not None and not known.settings.enabled):
             raise QueueDisabled(queue)
         if known is None and not self.limits.is_creating:
@@ -190,10 +194,6 @@ class Queues:
         if known is not None and self._clock() - known.seen_at < self.limits.recheck_shared_s:
             return known
         return self._look_up(queue)
-
-    def is_known(self, queue: str) -> bool:
-        """Whether the queue was used here before; nothing is looked up."""
-        return queue in self._known
 
     def is_missing(self, queue: str) -> bool:
         """Whether there is no such queue yet."""
@@ -287,9 +287,8 @@ class Queues:
         settings = known.settings
         if not self._is_enabled or not settings.enabled:
             raise QueueDisabled(queue)
-        if len(messages) == 1:
-            largest = weight(messages[0].payload, messages[0].attributes)
-            widest = values_of(messages[0].attributes)
+        if len(messages) == 1 and not messages[0].attributes:
+            largest, widest = len(messages[0].payload) + HEADER_BYTES, VALUES_PER_MESSAGE
         elif type(messages) is MessageColumns and not messages.has_attributes:
             largest = weight(max(messages.payloads, key=len), ())
             widest = values_of(())

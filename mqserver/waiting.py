@@ -9,7 +9,7 @@ and then without being told, so that nothing depends on being told. It knows no 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import TypeVar
 
 from idl.turns import step_aside
@@ -38,6 +38,8 @@ class Waiting:
         self._recheck_s = recheck_s
         self._lock = threading.Lock()
         self._lines: dict[str, dict[_Waiter, None]] = {}
+        # The queues for which somebody waits.
+        self.queues: Container[str] = self._lines
         self._is_closed = False
 
     def wait(

@@ -54,7 +54,7 @@ class Pump(Generic[P]):
     """Listens to peers until it is closed. `attend` serves one that has sent something."""
 
     def __init__(
-        self, attend: Callable[[P], None], dismiss: Callable[[P], None], idle_s: float
+        self, attend: Callable[[P], object], dismiss: Callable[[P], None], idle_s: float
     ) -> None:
         self._attend = attend
         self._dismiss = dismiss
@@ -64,16 +64,19 @@ class Pump(Generic[P]):
         self._bell, self._clapper = socket.socketpair()
         self._epoll.register(self._bell, select.EPOLLIN)
         self._peers: dict[int, P] = {}
-        self._turns = Turns(self._watch)
+        self._turns = Turns(self._watch, self._listen_on)
         # Calls that wait for something from elsewhere, by descriptor, and how long they may.
         self._awaiting: dict[int, tuple[greenlet, float]] = {}
         # Nobody's time is over before this.
         self._late_at = math.inf
         self._helpers = Helpers()
-        # How many went on together last time.
+        # How many went on together last time, and for how long they are waited for.
         self._expected = 0
+        self._patience_s = 0.0
+        self._sweep_s = min(SWEEP_S_MAX, idle_s / 4)
+        self._sweep_at = time.monotonic() + self._sweep_s
         self._is_closing = False
-        self._thread = threading.Thread(target=self._run, name="orb-pump", daemon=True)
+        self._thread = threading.Thread(target=self._turns.serve, name="orb-pump", daemon=True)
         self._thread.start()
 
     def listen_to(self, peer: P) -> None:
@@ -106,35 +109,39 @@ class Pump(Generic[P]):
         self._bell.close()
         self._clapper.close()
 
-    def _run(self) -> None:
+    def _listen_on(self) -> None:
+        """Round after round, until the pump is closed. This is the hub of the turns."""
         turns = self._turns
-        turns.begin()
-        patience_s = 0.0
-        sweep_s = min(SWEEP_S_MAX, self._idle_s / 4)
-        sweep_at = time.monotonic() + sweep_s
-        now = 0.0
         while not self._is_closing:
-            self._listen(0 if turns.has_ready else max(0.0, min(sweep_s, self._late_at - now)))
+            pause_s = self._sweep_s
+            if turns.ready or turns.gave_way:
+                pause_s = 0.0
+            elif self._late_at < math.inf:
+                pause_s = max(0.0, min(pause_s, self._late_at - time.monotonic()))
+            self._listen(pause_s)
             now = time.monotonic()
             if now >= self._late_at:
                 self._give_up(now)
-            if turns.waiting:
-                begun = now
-                if turns.waiting > 1 or self._expected > 1:
-                    self._gather(now + patience_s)
-                    begun = time.monotonic()
-                self._expected = turns.waiting
-                turns.go_on()
-                now = time.monotonic()
-                patience_s = min((now - begun) * PATIENCE, PATIENCE_S_MAX)
-            if turns.has_ready:
+            if turns.gave_way:
+                self._go_on_together(now)
+            if turns.ready:
                 turns.run_ready()
-            if now >= sweep_at:
-                sweep_at = now + sweep_s
+            if now >= self._sweep_at:
+                self._sweep_at = now + self._sweep_s
                 self._sweep(now - self._idle_s)
         self._give_up(math.inf)
-        while turns.has_ready:
+        while turns.ready:
             turns.run_ready()
+
+    def _go_on_together(self, begun: float) -> None:
+        """Those who gave way have gone on: the first writes to the disk for all of them."""
+        turns = self._turns
+        if turns.waiting > 1 or self._expected > 1:
+            self._gather(begun + self._patience_s)
+            begun = time.monotonic()
+        self._expected = turns.waiting
+        turns.go_on()
+        self._patience_s = min((time.monotonic() - begun) * PATIENCE, PATIENCE_S_MAX)
 
     def _watch(self, waiting: greenlet, descriptor: int, events: int, deadline: float) -> None:
         # Told of once, and not again until the next wait; mostly it is known from the last one.
@@ -170,12 +177,19 @@ class Pump(Generic[P]):
             self._listen(0)
 
     def _listen(self, timeout_s: float) -> None:
-        for descriptor, _ in self._epoll.poll(timeout_s, READY_MAX):
+        turns = self._turns
+        ready = self._epoll.poll(timeout_s, READY_MAX)
+        # Who comes alone, while nobody waits for the disk or is waited for, gives way to nobody.
+        is_alone = len(ready) == 1 and self._expected <= 1 and not turns.gave_way
+        for descriptor, _ in ready:
             peer = self._peers.get(descriptor)
-            if peer is not None:
-                self._turns.run(self._attend, peer)
-            elif descriptor in self._awaiting:
-                self._go_on(descriptor, is_ready=True)
+            if peer is None:
+                if descriptor in self._awaiting:
+                    self._go_on(descriptor, is_ready=True)
+            elif is_alone:
+                turns.run_alone(self._attend, peer)
+            else:
+                turns.run(self._attend, peer)
 
     def _sweep(self, since: float) -> None:
         for peer in list(self._peers.values()):

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import NamedTuple
 
 from idl import system
@@ -71,6 +71,8 @@ class Switchboard:
         self._channels: dict[str, Channel] = {}
         # Read without the lock by whoever commits.
         self._watched: dict[str, dict[Channel, None]] = {}
+        # The queues of which some channel hears.
+        self.queues: Container[str] = self._watched
         self._ends_of: dict[str, int] = {}
         self._is_closed = False
         self._inbox = Inbox(settings.inbox_max)

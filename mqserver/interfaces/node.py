@@ -27,7 +27,7 @@ from idl.mq import (
     mqWorkList,
 )
 from idl.otids import FORMAT_ID, GTRID_BYTES, check_branch, split_otid
-from idl.turns import prompt, step_aside
+from idl.turns import Latch, prompt, step_aside
 from mqserver.errors import BranchEnded, LimitExceeded, MessageNotFound, ReservationNotFound
 from mqserver.interfaces.parts import Parts
 from mqserver.interfaces.reservations import Reservations
@@ -60,6 +60,8 @@ NAMES_CACHED_MAX = 1000
 # So many messages are taken before others have their turn.
 PROMPT_MESSAGES_MAX = 100
 NO_KEYS = range(0)
+# Where something is put, what, and the keys of what is removed there.
+_Prepared = tuple[str, Sequence[NewMessage], list[int]]
 NAMED_TWICE = "a branch is named beside its transaction, not in the otid"
 
 _op = translating(Mq_Node)
@@ -115,10 +117,12 @@ class NodeServant:
     def _received(
         self, operation: str, queue: str, messages: mqBatch
     ) -> tuple[Call, Sequence[NewMessage]]:
-        call = self._parts.entered()
-        self._parts.check(call, queue, Right.WRITE, operation)
+        parts = self._parts
+        call = parts.entered()
+        parts.check(call, queue, Right.WRITE, operation)
         self._check_count(len(messages.payloads))
-        return call, self._new(messages, call)
+        sender, bytes_max = call.principal.name, self._message_bytes_max
+        return call, new_messages(messages, parts.now_us(), sender, bytes_max)
 
     def _put_within(
         self, call: Call, branch: mqBranch, request: int, queue: str, new: Sequence[NewMessage]
@@ -188,7 +192,7 @@ class NodeServant:
         self._parts.check(call, queue, Right.READ, "moveMany")
         self._parts.check(call, target, Right.WRITE, "moveMany")
         self._check_count(count)
-        if not self._queues.is_known(target):
+        if target not in self._queues.known:
             step_aside()
         wanted = self._wanted(selection, count)
         wait_s = min(wait, WAIT_MS_MAX) / 1000
@@ -226,20 +230,20 @@ class NodeServant:
         kind: str,
         take: Callable[[bytes], list[Message]],
     ) -> mqTaken:
-        def take_alone(branch: bytes) -> Done:
-            messages = take(branch)
-            return Done(taken_of(messages), answer_bytes(messages), bool(messages))
-
-        def take_within(found: Branch) -> Done:
-            messages = take(found.id)
-            found.taken += len(messages)
-            return Done(taken_of(messages), answer_bytes(messages))
-
         taken: mqTaken
+        owner = call.principal.name
         if branch.otid.formatID == NULL_FORMAT_ID:
-            taken = self._alone.carry_out(call.request_id, call.principal.name, take_alone)
+            taken = self._alone.carry_out(
+                call.request_id, owner, lambda own: _done_alone(take(own))
+            )
         else:
-            taken = self._request(call, branch, request, kind, take_within)
+            taken = self._work.request(
+                self._branch_id(branch),
+                owner,
+                request,
+                kind,
+                lambda found: _done_within(found, take(found.id)),
+            )
         return taken
 
     @_op
@@ -264,35 +268,32 @@ class NodeServant:
         recovery = b"" if branch.recovery is None else self._recovery(branch)
 
         def push(found: Branch) -> list[range]:
-            return [self._do(found, *each) for each in prepared]
+            return self._do(found, prepared)
 
         status, is_read_only, keys = self._work.push_down(
             self._branch_id(branch), call.principal.name, request, push, completion, recovery
         )
         if keys is None:
             return status, is_read_only, tuple(() for _ in work)
-        return status, is_read_only, tuple([key_texts(each) for each in keys])
+        return status, is_read_only, tuple(map(key_texts, keys))
 
-    def _read_work(
-        self, call: Call, work: mqWorkList
-    ) -> list[tuple[str, Sequence[NewMessage], list[int]]]:
+    def _read_work(self, call: Call, work: mqWorkList) -> list[_Prepared]:
         """Everything is checked before anything is done."""
         count = 0
         for each in work:
             count += len(each.puts.payloads) + len(each.removes)
         self._check_count(count)
+        now_us = self._parts.now_us()
         position = 0
         prepared = []
         for each in work:
-            prepared.append(self._read_one(call, each, position))
+            prepared.append(self._read_one(call, each, now_us, position))
             position += len(each.puts.payloads)
         return prepared
 
-    def _read_one(
-        self, call: Call, work: mqWork, position: int
-    ) -> tuple[str, Sequence[NewMessage], list[int]]:
+    def _read_one(self, call: Call, work: mqWork, now_us: int, position: int) -> _Prepared:
         queue, removes = work.queue, work.removes
-        if removes or not self._queues.is_known(queue):
+        if removes or queue not in self._queues.known:
             # Before anything is done: others may hold what is removed, and to make a queue is long.
             step_aside()
         if work.puts.payloads or not removes:
@@ -300,17 +301,18 @@ class NodeServant:
         if removes:
             self._parts.check(call, queue, Right.READ, "pushDown")
         numbers = [key_number(queue, key) for key in removes] if removes else []
-        return queue, self._new(work.puts, call, position), numbers
+        sender, bytes_max = call.principal.name, self._message_bytes_max
+        return queue, new_messages(work.puts, now_us, sender, bytes_max, position), numbers
 
-    def _do(
-        self, found: Branch, queue: str, new: Sequence[NewMessage], removes: list[int]
-    ) -> range:
-        keys = self._store(found, queue, new)
-        # One by one: nothing of them is sent back, so that any number of large ones will do.
-        for key in removes:
-            self._queues.take_keys(found.id, queue, [key], self._parts.lock_wait_s)
-            found.taken += 1
-        return keys
+    def _do(self, found: Branch, prepared: list[_Prepared]) -> list[range]:
+        done = []
+        for queue, new, removes in prepared:
+            done.append(self._store(found, queue, new))
+            # One by one: nothing of them is sent back, so that any number of large ones will do.
+            for key in removes:
+                self._queues.take_keys(found.id, queue, [key], self._parts.lock_wait_s)
+                found.taken += 1
+        return done
 
     @_op
     @prompt
@@ -357,7 +359,7 @@ class NodeServant:
         self._parts.check(call, queue, Right.READ, "lockMany")
         self._queues.check_usable(queue)
         found = self._work.find_or_begin(self._branch_id(branch), call.principal.name)
-        with found.lock:
+        with Latch(found.lock):
             if name not in found.lists:
                 if len(found.lists) >= LISTS_PER_BRANCH_MAX:
                     raise LimitExceeded(f"{LISTS_PER_BRANCH_MAX} lists in one branch")
@@ -440,10 +442,6 @@ class NodeServant:
     ) -> Any:
         return self._work.request(self._branch_id(branch), call.principal.name, number, kind, act)
 
-    def _new(self, batch: mqBatch, call: Call, position: int = 0) -> Sequence[NewMessage]:
-        now_us = self._parts.now_us()
-        return new_messages(batch, now_us, call.principal.name, self._message_bytes_max, position)
-
     def _check_count(self, count: int) -> None:
         if count > self._parts.messages_per_call_max:
             raise LimitExceeded(f"{self._parts.messages_per_call_max} messages in one call")
@@ -475,3 +473,12 @@ class NodeServant:
         if branch.recovery is None:
             return b""
         return self._parts.orb.reference_of(branch.recovery).encode()
+
+
+def _done_alone(messages: list[Message]) -> Done:
+    return Done(taken_of(messages), answer_bytes(messages), bool(messages))
+
+
+def _done_within(found: Branch, messages: list[Message]) -> Done:
+    found.taken += len(messages)
+    return Done(taken_of(messages), answer_bytes(messages))

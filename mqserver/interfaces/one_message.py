@@ -13,6 +13,7 @@ from typing import TypeVar
 from idl.call import Call
 from idl.cos import Control
 from idl.mq import mqAttribList, mqHeader
+from idl.turns import Latch
 from mqserver.errors import BranchEnded, QueueNotFound
 from mqserver.interfaces.parts import Parts
 from mqserver.interfaces.translation import new_message, too_large
@@ -122,7 +123,7 @@ class OneMessage:
 
     def _within(self, branch: Branch, act: Callable[[Branch], T]) -> T:
         try:
-            with branch.lock:
+            with Latch(branch.lock):
                 return act(branch)
         except BranchEnded:
             self._parts.joining.left(branch.id)

@@ -28,7 +28,7 @@ class Notifying(Protocol):
         """The channel hears of what is in the queue, then of each message that arrives."""
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Parts:
     """The parts of a node. `lock_wait_s` is how long a get by key waits for others."""
 
@@ -45,19 +45,21 @@ class Parts:
     wall_clock: Callable[[], float]
     lock_wait_s: float
     messages_per_call_max: int
-    is_closing: Callable[[], bool]
-    # How many calls each thread is serving: whoever closes the node waits for them.
-    running: dict[int, int] = field(default_factory=dict)
+    # Set once, when nothing new is begun any more.
+    is_closing: bool = False
+    # The thread of each call that is being served: whoever closes the node waits for the others.
+    # A thread has more than one where a call makes another, and where calls take turns.
+    running: list[int] = field(default_factory=list)
 
     def entered(self) -> Call:
         """The call that is being served; refused while the node is being shut down."""
-        if self.is_closing():
+        if self.is_closing:
             raise system.TRANSIENT("the node is being shut down; try again when it is back")
         return current_call()
 
     def check(self, call: Call, queue: str, right: Right, operation: str) -> None:
         """Raises NO_PERMISSION unless the caller may do this to the queue; it need not exist."""
-        if not self.queues.is_known(queue):
+        if queue not in self.queues.known:
             try:
                 check_queue_name(queue)
             except InvalidValue as wrong:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 from idl import mq, system
 from idl.checksums import crc32, crc32_of_each
 from idl.cos import Status
-from idl.mapping import UserException, operations_of
+from idl.mapping import UserException, fields_of, operations_of
 from idl.mq import (
     USEC_PER_SEC,
     DigestMismatch,
@@ -43,7 +43,6 @@ from mqserver.transactions.requests import status_of
 log = logging.getLogger("oncemq.node")
 
 F = TypeVar("F", bound=Callable[..., Any])
-S = TypeVar("S")
 
 UNSIGNED_LONG_MAX = 2**32 - 1
 NOWHEN = mqTimestamp(0, 0)
@@ -53,7 +52,25 @@ _LAST_DIGITS = 3
 _ENDINGS = [f"{number:0{_LAST_DIGITS}d}" for number in range(10**_LAST_DIGITS)]
 
 _new = object.__new__
-_set = object.__setattr__
+_new_tuple = tuple.__new__
+
+
+def _setters(kind: type) -> list[Callable[[object, object], None]]:
+    return [getattr(kind, name).__set__ for name, _ in fields_of(kind)]
+
+
+# How a field is set that a struct would check first, and refuse to set anew.
+_set_keys, _set_messages = _setters(mqTaken)
+(
+    _set_payloads,
+    _set_digests,
+    _set_priorities,
+    _set_groups,
+    _set_times,
+    _set_senders,
+    _set_attribs,
+) = _setters(mqBatch)
+_set_seconds, _set_microseconds = _setters(mqTimestamp)
 
 # --- What comes in -------------------------------------------------------------------------------
 
@@ -94,14 +111,18 @@ def _refuse(batch: mqBatch, message_bytes_max: int, position: int) -> None:
 
 
 def _only_message(batch: mqBatch, now_us: int, sender: str) -> NewMessage:
-    return NewMessage(
-        batch.payloads[0],
-        batch.digests[0],
-        batch.priorities[0] if batch.priorities else 0,
-        batch.groups[0] if batch.groups else 0,
-        _microseconds(batch.times[0]) if batch.times else now_us,
-        batch.senders[0] if batch.senders else sender,
-        _pairs(batch.attribs[0]) if batch.attribs else (),
+    # Its own way to be made takes twice as long.
+    return _new_tuple(
+        NewMessage,
+        (
+            batch.payloads[0],
+            batch.digests[0],
+            batch.priorities[0] if batch.priorities else 0,
+            batch.groups[0] if batch.groups else 0,
+            _microseconds(batch.times[0]) if batch.times else now_us,
+            batch.senders[0] if batch.senders else sender,
+            _pairs(batch.attribs[0]) if batch.attribs else (),
+        ),
     )
 
 
@@ -155,6 +176,8 @@ def _microseconds(time: mqTimestamp) -> int:
 
 def key_texts(keys: Iterable[int]) -> mqKeyList:
     """Keys as clients know them; see `key_text`."""
+    if isinstance(keys, range) and len(keys) == 1:
+        return (key_text(keys.start),)
     if isinstance(keys, range) and len(keys) > 1 and keys.step == 1:
         return tuple(_texts_of_range(keys))
     told = tuple(keys)
@@ -185,8 +208,8 @@ def taken_of(messages: Sequence[Message]) -> mqTaken:
     keys, payloads, digests, priorities, groups, times, senders, attributes = zip(
         *messages, strict=True
     )
-    batch = _made(
-        mqBatch,
+    return _taken(
+        key_texts(keys),
         payloads,
         digests,
         priorities if any(priorities) else (),
@@ -195,7 +218,6 @@ def taken_of(messages: Sequence[Message]) -> mqTaken:
         senders if any(senders) else (),
         tuple([_attribs(pairs) for pairs in attributes]) if any(attributes) else (),
     )
-    return _made(mqTaken, key_texts(keys), batch)
 
 
 def _only_taken(
@@ -208,8 +230,8 @@ def _only_taken(
     sender: str,
     attributes: Attributes,
 ) -> mqTaken:
-    batch = _made(
-        mqBatch,
+    return _taken(
+        (key_text(key),),
         (payload,),
         (digest,),
         (priority,) if priority else (),
@@ -218,25 +240,43 @@ def _only_taken(
         (sender,) if sender else (),
         (_attribs(attributes),) if attributes else (),
     )
-    return _made(mqTaken, (key_text(key),), batch)
 
 
-def _made(kind: type[S], *values: object) -> S:
-    """A struct of values that were checked when they came in, so that they are not checked again.
+def _taken(
+    keys: mqKeyList,
+    payloads: tuple[bytes, ...],
+    digests: tuple[int, ...],
+    priorities: tuple[int, ...],
+    groups: tuple[int, ...],
+    times: tuple[mqTimestamp, ...],
+    senders: tuple[str, ...],
+    attribs: tuple[mqAttribList, ...],
+) -> mqTaken:
+    """Made of values that were checked when they came in, so that they are not checked again.
 
     That is most of what a get costs, and whoever reads the answer checks it all the same.
     """
-    made = _new(kind)
-    for name, value in zip(kind.__slots__, values, strict=True):  # type: ignore[attr-defined]
-        _set(made, name, value)
+    batch = _new(mqBatch)
+    _set_payloads(batch, payloads)
+    _set_digests(batch, digests)
+    _set_priorities(batch, priorities)
+    _set_groups(batch, groups)
+    _set_times(batch, times)
+    _set_senders(batch, senders)
+    _set_attribs(batch, attribs)
+    made: mqTaken = _new(mqTaken)
+    _set_keys(made, keys)
+    _set_messages(made, batch)
     return made
 
 
 NOTHING_TAKEN = mqTaken((), mqBatch((), (), (), (), (), (), ()))
 
 
-def answer_bytes(messages: Iterable[Message]) -> int:
+def answer_bytes(messages: Sequence[Message]) -> int:
     """About how many bytes an answer with these messages has."""
+    if len(messages) == 1:
+        return weight(messages[0].payload, messages[0].attributes)
     return sum([weight(message.payload, message.attributes) for message in messages])
 
 
@@ -271,8 +311,8 @@ def _timestamp(time_us: int) -> mqTimestamp:
     if not 0 <= seconds <= UNSIGNED_LONG_MAX:
         seconds = min(max(seconds, 0), UNSIGNED_LONG_MAX)
     made: mqTimestamp = _new(mqTimestamp)
-    _set(made, "mq_sec", seconds)
-    _set(made, "mq_usec", rest)
+    _set_seconds(made, seconds)
+    _set_microseconds(made, rest)
     return made
 
 
@@ -382,27 +422,24 @@ def told(error: errors.MqError, declared: tuple[type[UserException], ...]) -> To
 def translating(interface: type) -> Callable[[F], F]:
     """Of an operation of this interface: what went wrong inside is told in the wire's words.
 
-    While it runs, its thread counts it among those that are running, in the servant's parts.
+    While it runs, its thread is among those that are running, in the servant's parts.
     """
 
     def decorate(function: F) -> F:
         declared = operations_of(interface)[function.__name__].raises
 
+        # What comes is passed on as it is: to take the servant out and put it back takes longer.
         @functools.wraps(function)
-        def translated(servant: Any, *arguments: Any) -> Any:
-            running: dict[int, int] = servant._parts.running
+        def translated(*arguments: Any) -> Any:
+            running: list[int] = arguments[0]._parts.running
             thread = get_ident()
-            running[thread] = running.get(thread, 0) + 1
+            running.append(thread)
             try:
-                return function(servant, *arguments)
+                return function(*arguments)
             except errors.MqError as error:
                 raise told(error, declared) from error
             finally:
-                # More than one where a call makes another, and where calls take turns.
-                if running[thread] > 1:
-                    running[thread] -= 1
-                else:
-                    del running[thread]
+                running.remove(thread)
 
         return cast(F, translated)
 

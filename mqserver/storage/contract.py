@@ -208,6 +208,9 @@ class Vote(enum.Enum):
 class Outcome(enum.Enum):
     """What a storage knows of a branch. The numbers are on disk and never change."""
 
+    # There is one object of each: it is found by that, not by its name.
+    __hash__ = object.__hash__
+
     UNKNOWN = 0
     ACTIVE = 1
     PREPARED = 2

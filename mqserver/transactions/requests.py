@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -14,7 +15,6 @@ from idl import system
 from idl.cos import Status, Vote
 from idl.mapping import UserException
 from idl.otids import GTRID_BYTES, show
-from idl.turns import Latch
 from mqserver.errors import (
     BranchEnded,
     LimitExceeded,
@@ -78,7 +78,7 @@ class FrozenList(NamedTuple):
 
 
 class Branch:
-    """A branch as its owner sees it. Requests hold `lock`, ends hold `end_lock`."""
+    """A branch as its owner sees it. Requests hold `lock`, ends hold `end_lock`: see `Latch`."""
 
     __slots__ = (
         "answer",
@@ -107,8 +107,8 @@ class Branch:
         self.begun_at = now
         self.heard_at = now
         self.is_joined = is_joined
-        self.lock = Latch()
-        self.end_lock = Latch()
+        self.lock = threading.Lock()
+        self.end_lock = threading.Lock()
         self.number = 0
         self.kind = ""
         self.answer: Any = None

@@ -8,6 +8,8 @@ with a settler, and answers before its commit is on disk.
 
 from __future__ import annotations
 
+from functools import partial
+
 from idl import system
 from idl.call import Orb
 from idl.coordination import Mq_Settler
@@ -45,8 +47,8 @@ class Resources:
 
     def publish(self) -> None:
         """Every branch can be called, whether it is known already or not."""
-        self._orb.publish_family(RESOURCE, lambda rest: self._made(rest, True), Resource)
-        self._orb.publish_family(BRANCH, lambda rest: self._made(rest, False), Resource)
+        self._orb.publish_family(RESOURCE, partial(self._made, True), Resource)
+        self._orb.publish_family(BRANCH, partial(self._made, False), Resource)
         self._orb.publish(SettlerServant(self), Mq_Settler, SETTLER)
 
     def resource_of(self, gtrid: bytes, name: str, is_lazy: bool) -> Resource:
@@ -58,7 +60,7 @@ class Resources:
         """The object that makes commits durable."""
         return self._orb.member(SETTLER, Mq_Settler)
 
-    def _made(self, rest: str, is_durable: bool) -> ResourceServant:
+    def _made(self, is_durable: bool, rest: str) -> ResourceServant:
         return ResourceServant(self, branch_id(*split_member(rest)), is_durable)
 
     def registered(self, branch: bytes, recovery: RecoveryCoordinator) -> None:
@@ -100,7 +102,7 @@ class ResourceServant:
     @prompt
     def commit(self) -> None:
         """See `Resource.commit`."""
-        ask(self._storage, self._branch, Request.COMMIT, is_durable=self._is_durable)
+        commit(self._storage, self._branch, self._is_durable)
         self._resources.ended(self._branch)
 
     @prompt
@@ -138,7 +140,7 @@ class SettlerServant:
 
     def _has_committed(self, branch: bytes) -> bool:
         try:
-            ask(self._storage, branch, Request.COMMIT, is_durable=False)
+            commit(self._storage, branch, is_durable=False)
         except (UserException, system.SystemException):
             # Whoever asks for this one alone is told what is the matter with it.
             return False
@@ -176,7 +178,7 @@ def prepare(storage: contract.Storage, branch: bytes, recovery: bytes) -> Vote:
     if not recovery and storage.outcome(branch) is contract.Outcome.ACTIVE:
         ask(storage, branch, Request.ROLLBACK)
     try:
-        vote = ask(storage, branch, Request.PREPARE, recovery)
+        vote = _prepared(storage, branch, recovery)
     except StorageError:
         # Nothing was promised, so it can still be undone.
         ask(storage, branch, Request.ROLLBACK)
@@ -185,15 +187,36 @@ def prepare(storage: contract.Storage, branch: bytes, recovery: bytes) -> Vote:
     return vote
 
 
+def _prepared(storage: contract.Storage, branch: bytes, recovery: bytes) -> Vote | None:
+    # The table lets the storage prepare all that it can, and mostly it can: so the table is asked
+    # where it could not.
+    try:
+        return _act(storage, branch, Act.PREPARE, recovery)
+    except BranchEnded:
+        return ask(storage, branch, Request.PREPARE, recovery, attempts=ATTEMPTS - 1)
+
+
+def commit(storage: contract.Storage, branch: bytes, is_durable: bool) -> None:
+    """The branch has committed. Raises what the table says of one that has not."""
+    # As with votes: of all that the storage commits the table says the same.
+    try:
+        if storage.commit(branch, is_durable) is contract.Outcome.COMMITTED:
+            return
+    except BranchEnded:
+        pass
+    ask(storage, branch, Request.COMMIT, is_durable=is_durable, attempts=ATTEMPTS - 1)
+
+
 def ask(
     storage: contract.Storage,
     branch: bytes,
     request: Request,
     recovery: bytes = b"",
     is_durable: bool = True,
+    attempts: int = ATTEMPTS,
 ) -> Vote | None:
     """Does and answers what the table says; votes are returned, refusals raised."""
-    for _ in range(ATTEMPTS):
+    for _ in range(attempts):
         chosen = step(storage.outcome(branch), request)
         try:
             vote = _act(storage, branch, chosen.act, recovery, is_durable)
@@ -205,14 +228,16 @@ def ask(
 
 
 def _act(
-    storage: contract.Storage, branch: bytes, act: Act, recovery: bytes, is_durable: bool
+    storage: contract.Storage, branch: bytes, act: Act, recovery: bytes, is_durable: bool = True
 ) -> Vote | None:
     match act:
         case Act.PREPARE:
             is_read_only = storage.prepare(branch, recovery) is contract.Vote.READ_ONLY
             return Vote.READ_ONLY if is_read_only else Vote.COMMIT
         case Act.COMMIT:
-            storage.commit(branch, force=is_durable)
+            if storage.commit(branch, is_durable) is not contract.Outcome.COMMITTED:
+                # An operator has ended it, and the table says what that means.
+                raise BranchEnded(branch.hex())
         case Act.COMMIT_ONE_PHASE:
             storage.commit_one_phase(branch)
         case Act.ROLLBACK:

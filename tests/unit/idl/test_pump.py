@@ -140,6 +140,48 @@ def test_those_who_gave_way_go_on_although_somebody_never_stops_talking() -> Non
         room.close()
 
 
+def test_who_comes_alone_goes_on_at_once_however_often_it_gives_way() -> None:
+    done: SimpleQueue[float] = SimpleQueue()
+
+    def attend(talker: Talker) -> None:
+        talker.hear()
+        begun = time.monotonic()
+        for _ in range(3):
+            give_way()
+        done.put(time.monotonic() - begun)
+
+    room = Hall(attend)
+    try:
+        for talker in room.talkers:
+            talker.say(b"!")
+            assert done.get(timeout=SOON_S) < SOON_S / 5
+    finally:
+        room.close()
+
+
+def test_those_who_came_together_and_give_way_again_are_not_left_waiting() -> None:
+    done: SimpleQueue[float] = SimpleQueue()
+
+    def attend(talker: Talker) -> None:
+        talker.hear()
+        if talker is room.talkers[2]:
+            room.talkers[0].say(b"!")
+            room.talkers[1].say(b"!")
+            return
+        begun = time.monotonic()
+        for _ in range(3):
+            give_way()
+        done.put(time.monotonic() - begun)
+
+    room = Hall(attend)
+    try:
+        room.talkers[2].say(b"!")
+        for _ in range(2):
+            assert done.get(timeout=SOON_S) < SOON_S / 5
+    finally:
+        room.close()
+
+
 def test_whoever_is_quiet_for_too_long_is_dismissed() -> None:
     room = Hall(idle_s=0.05)
     try:
@@ -279,6 +321,39 @@ def test_who_waits_too_long_goes_on_without(patience_s: float) -> None:
         lobby.far_end.send(b"!")
         lobby.say(b"another", talker=1)
         assert lobby.next() == b"another"
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
+def test_all_may_wait_at_once_and_go_on_in_any_order(order: tuple[int, ...]) -> None:
+    told: SimpleQueue[tuple[int, str]] = SimpleQueue()
+    elsewhere = [socket.socketpair() for _ in range(3)]
+
+    def attend(talker: Talker) -> None:
+        talker.hear()
+        number = room.talkers.index(talker)
+        turns = turns_here()
+        assert turns is not None
+        told.put((number, "waits"))
+        near = elsewhere[number][0]
+        assert turns.wait(near.fileno(), select.POLLIN, time.monotonic() + SOON_S)
+        near.recv(1)
+        give_way()
+        told.put((number, "goes on"))
+
+    room = Hall(attend)
+    try:
+        # Each comes alone, and who listened before is needed again in the next rounds.
+        for _ in range(3):
+            for number, talker in enumerate(room.talkers):
+                talker.say(b"!")
+                assert told.get(timeout=SOON_S) == (number, "waits")
+            for number in order:
+                elsewhere[number][1].send(b"!")
+                assert told.get(timeout=SOON_S) == (number, "goes on")
+    finally:
+        room.close()
+        for end in (end for pair in elsewhere for end in pair):
+            end.close()
 
 
 def test_a_pump_that_closes_lets_nobody_wait() -> None:

@@ -14,8 +14,8 @@ from idl.turns import (
     SteppedAside,
     Turns,
     Watch,
-    check_prompt,
     give_way,
+    is_prompt,
     prompt,
     step_aside,
     turns_here,
@@ -41,8 +41,7 @@ def in_turns(work: Callable[[Turns], None], watch: Watch = watch_nothing) -> Non
 def test_on_an_ordinary_thread_nobody_gives_way_or_steps_aside() -> None:
     give_way()
     step_aside()
-    check_prompt(len)
-    with Latch():
+    with Latch(threading.Lock()):
         give_way()
 
 
@@ -102,9 +101,9 @@ def test_who_lets_others_come_goes_on_when_the_round_is_over() -> None:
         turns.run(call, "a")
         turns.run(call, "b")
         turns.go_on()
-        assert turns.has_ready
+        assert turns.ready
         turns.run_ready()
-        assert not turns.has_ready
+        assert not turns.ready
 
     in_turns(work)
     assert seen == ["a goes on", "b goes on", "all have come"]
@@ -191,17 +190,18 @@ def test_what_others_would_wait_for_is_left_to_a_thread() -> None:
     in_turns(work)
 
 
-def test_only_prompt_operations_are_tried_in_turns() -> None:
-    @prompt
-    def quick() -> None:
-        """Waits for nothing."""
+def test_an_operation_is_prompt_if_it_says_so() -> None:
+    class Servant:
+        @prompt
+        def quick(self) -> None:
+            """Waits for nothing."""
 
-    def work(turns: Turns) -> None:
-        check_prompt(quick)
-        with pytest.raises(SteppedAside):
-            check_prompt(work)
+        def slow(self) -> None:
+            """May wait."""
 
-    in_turns(work)
+    assert is_prompt(Servant().quick)
+    assert not is_prompt(Servant().slow)
+    assert not is_prompt(len)
 
 
 def test_to_step_aside_is_no_failure_that_a_servant_could_swallow() -> None:
@@ -209,17 +209,17 @@ def test_to_step_aside_is_no_failure_that_a_servant_could_swallow() -> None:
 
 
 def test_a_latch_that_somebody_holds_who_gave_way_is_not_waited_for() -> None:
-    latch = Latch()
+    lock = threading.Lock()
     seen: list[str] = []
 
     def holder() -> None:
-        with latch:
+        with Latch(lock):
             give_way()
         seen.append("let go")
 
     def other() -> None:
         try:
-            with latch:
+            with Latch(lock):
                 seen.append("taken")
         except SteppedAside:
             seen.append("stepped aside")
@@ -235,13 +235,13 @@ def test_a_latch_that_somebody_holds_who_gave_way_is_not_waited_for() -> None:
 
 
 def test_a_latch_is_waited_for_on_an_ordinary_thread() -> None:
-    latch = Latch()
+    lock = threading.Lock()
     has_it = threading.Event()
     let_go = threading.Event()
     seen: list[str] = []
 
     def hold() -> None:
-        with latch:
+        with Latch(lock):
             has_it.set()
             let_go.wait()
             seen.append("first")
@@ -249,10 +249,10 @@ def test_a_latch_is_waited_for_on_an_ordinary_thread() -> None:
     holder = threading.Thread(target=hold)
     holder.start()
     has_it.wait()
-    assert latch.locked()
+    assert lock.locked()
     let_go.set()
-    with latch:
+    with Latch(lock):
         seen.append("second")
     holder.join()
     assert seen == ["first", "second"]
-    assert not latch.locked()
+    assert not lock.locked()

@@ -62,6 +62,38 @@ def test_messages_in_columns_are_told_with_their_groups(
     assert watched.heard == [Arrival("q", tuple(keys), told)]
 
 
+def test_who_listens_to_some_queues_is_told_of_these_as_they_are_then(watched: Watched) -> None:
+    heard: list[Arrival] = []
+    queues = {"p"}
+    watched.storage.listen(heard.append, queues)
+    for number, queue in enumerate(["q", "p", "q"]):
+        if number == 2:
+            queues.add("q")
+        keys = watched.store(B + bytes([number]), queue, 1)
+        watched.storage.commit_one_phase(B + bytes([number]))
+        told = [Arrival(queue, tuple(keys), (1,))] if queue in queues else []
+        assert heard == told
+        heard.clear()
+    assert len(watched.heard) == 3
+
+
+def test_who_listens_to_some_queues_is_told_what_returns_to_them_and_what_is_left(
+    watched: Watched,
+) -> None:
+    heard: list[Arrival] = []
+    watched.storage.listen(heard.append, {"p"})
+    for queue in ("p", "q"):
+        watched.store(B, queue, 1, 2)
+    (own,) = watched.storage.take(B, "p", EVERYTHING, 1)
+    watched.storage.commit_one_phase(B)
+    assert heard == [Arrival("p", (own.key + 1,), (2,))]
+    heard.clear()
+    for queue in ("p", "q"):
+        watched.storage.take(C, queue, EVERYTHING, 1)
+    watched.storage.rollback(C)
+    assert heard == [Arrival("p", (own.key + 1,), (2,))]
+
+
 def test_each_queue_of_a_branch_is_told_of(watched: Watched) -> None:
     watched.store(B, "q", 1)
     watched.store(B, "p", 2)
