@@ -86,7 +86,10 @@ class Branch:
 
     def take(self, queue: str, entries: list[Entry]) -> None:
         """The branch holds these messages; some may be such as it stored itself."""
-        self.taken.setdefault(queue, []).extend(entries)
+        if queue in self.taken:
+            self.taken[queue] += entries
+        else:
+            self.taken[queue] = list(entries)
         if self.stored:
             own = {entry.key for entry in self.stored.get(queue, ())}
             self.has_cancelled |= any(entry.key in own for entry in entries)
@@ -102,8 +105,11 @@ class Branch:
 
     def added(self) -> list[Entry]:
         """The messages that a commit adds, of all queues."""
-        if len(self.stored) == 1 and not self.has_cancelled:
-            return next(iter(self.stored.values()))
+        if not self.has_cancelled:
+            if not self.stored:
+                return []
+            if len(self.stored) == 1:
+                return next(iter(self.stored.values()))
         return [entry for entries in self.to_add().values() for entry in entries]
 
     def all_parcels(self) -> list[Parcel]:
@@ -184,20 +190,24 @@ class Index:
     def complete(self, branch: Branch) -> list[Entry]:
         """The branch has happened; the messages that are gone now."""
         gone: list[Entry] = []
-        for name, entries in branch.taken.items():
-            queue = self.queues.get(name)
-            if queue is not None:
-                gone += queue.remove_all(entries)
-        added = branch.to_add() if branch.has_cancelled else branch.stored
-        for name, entries in added.items():
-            queue = self.queues.get(name)
-            if queue is not None:
-                queue.add(entries)
-        for name, parcels in branch.parcels.items():
-            queue = self.queues.get(name)
-            for parcel in parcels if queue is not None else ():
-                assert queue is not None
-                queue.add_parcel(parcel)
+        # Most branches have little of all this, and nothing is made for what they lack.
+        if branch.taken:
+            for name, entries in branch.taken.items():
+                queue = self.queues.get(name)
+                if queue is not None:
+                    gone += queue.remove_all(entries)
+        if branch.stored:
+            added = branch.to_add() if branch.has_cancelled else branch.stored
+            for name, entries in added.items():
+                queue = self.queues.get(name)
+                if queue is not None:
+                    queue.add(entries)
+        if branch.parcels:
+            for name, parcels in branch.parcels.items():
+                queue = self.queues.get(name)
+                for parcel in parcels if queue is not None else ():
+                    assert queue is not None
+                    queue.add_parcel(parcel)
         if branch.marks:
             for application, version in branch.marks.items():
                 self.raise_mark(application, version)

@@ -116,6 +116,17 @@ class Order:
         self._count -= len(taken)
         return taken
 
+    def pop_first(self) -> int | None:
+        """The lowest number, if there is one; it is not among them any more."""
+        if not self._chunks:
+            return None
+        chunk = self._chunks[0]
+        first = chunk.pop(0)
+        if not chunk:
+            del self._chunks[0], self._highest[0]
+        self._count -= 1
+        return first
+
     def _insert(self, number: int) -> None:
         place = bisect_left(self._highest, number)
         chunk = self._chunks[place]

@@ -10,8 +10,8 @@ one record says all it has done. So there is nothing to undo on disk, ever. What
 2. A page is on disk before the record that names it.
 3. The index is changed with the monitor held, and records are appended with it, so that the log
    has the order of events. The monitor is free while a record is forced: that is group commit.
-   What follows from a forced record is done, under the monitor, before the next thread that waits
-   for the disk wakes up; so whoever forces with the monitor held does so by itself.
+   What follows from a forced record is done, under the monitor, by whoever wrote it, also for
+   others, before they wake up; so whoever forces with the monitor held does so by itself.
 
 It is long because what branches do and how they end rely on the same three rules, step by step.
 """
@@ -81,6 +81,9 @@ class PagedStorage(PagedQueues):
             if queue not in self._index.queues:
                 raise QueueNotFound(queue)
             keys = self._take_keys(len(messages))
+            if len(messages) == 1:
+                self._store_one(actor, queue, keys.start, messages[0])
+                return keys
             if len(messages) >= self._settings.parcel_messages_min:
                 parcel = self._write_parcel(queue, keys, MessageColumns.of(messages))
                 if parcel is not None:
@@ -99,6 +102,19 @@ class PagedStorage(PagedQueues):
             else:
                 actor.stored[queue] = entries
             return keys
+
+    def _store_one(self, actor: Branch, queue: str, key: int, message: NewMessage) -> None:
+        """As above, for the common case: there is nothing to go through."""
+        payload, digest, priority, group, time_us, sender, attributes = message
+        size = len(payload)
+        entry = Entry(key, size, digest, priority, group, time_us, sender, attributes, payload)
+        if size > self._settings.large_bytes:
+            self._payloads.write_large(queue, entry, payload)
+            actor.has_pages = True
+        if queue in actor.stored:
+            actor.stored[queue].append(entry)
+        else:
+            actor.stored[queue] = [entry]
 
     def _take_keys(self, count: int) -> range:
         first = self._next_key
@@ -156,7 +172,9 @@ class PagedStorage(PagedQueues):
             table = self._index.queue(queue)
             if queue in actor.parcels:
                 self._open_parcels(actor, queue)
-            own = [e for e in actor.stored.get(queue, ()) if e.holder is None]
+            own: list[Entry] = []
+            if queue in actor.stored:
+                own = [entry for entry in actor.stored[queue] if entry.holder is None]
             # Looked at first because to compare them field by field takes longer than the rest.
             is_next = selection is EVERYTHING or selection == EVERYTHING
             if is_next and not own:
@@ -246,15 +264,12 @@ class PagedStorage(PagedQueues):
         index = self._index
         actor = index.branches.get(branch)
         if actor is None:
-            outcome = index.outcome(branch)
-            if outcome is Outcome.UNKNOWN:
+            if branch not in index.outcomes and branch not in index.heuristics:
                 actor = index.branches[branch] = Branch(branch)
                 return actor
         elif actor.outcome is Outcome.ACTIVE and not actor.is_ending:
             return actor
-        else:
-            outcome = actor.outcome
-        raise BranchEnded(branch.hex(), outcome.name)
+        raise BranchEnded(branch.hex(), index.outcome(branch).name)
 
     # --- Ends of a branch
 
@@ -404,7 +419,8 @@ class PagedStorage(PagedQueues):
                 # Of one that was prepared they are kept already.
                 payloads.keep(entries)
             payloads.note_stored(actor.lsn, queue, entries)
-        payloads.note_committed(actor.bundles)
+        if actor.bundles:
+            payloads.note_committed(actor.bundles)
         if actor.parcels:
             payloads.note_committed([parcel.run for parcel in actor.all_parcels()])
         gone = self._index.complete(actor)

@@ -223,6 +223,9 @@ class Payloads:
 
     def messages(self, entries: list[Entry]) -> list[Message]:
         """The messages, with payloads from wherever they are."""
+        if len(entries) == 1 and (payload := entries[0].payload) is not None:
+            # As below, without lists to be made.
+            return [entries[0].message(payload)]
         missing = [entry for entry in entries if entry.payload is None]
         if not missing:
             return [entry.message(entry.payload or b"") for entry in entries]

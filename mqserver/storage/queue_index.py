@@ -96,7 +96,10 @@ class Queue:
                 entry.holder = None
                 known[entry.key] = entry
                 self.payload_bytes += entry.size
-                self._set_free(entry)
+                if self._free_keys is None:
+                    self._free.add(entry.key)
+                else:
+                    self._set_free(entry)
             return
         new = [entry for entry in entries if entry.key not in known]
         for entry in new:
@@ -144,7 +147,10 @@ class Queue:
 
     def remove_all(self, entries: list[Entry]) -> list[Entry]:
         """The messages are gone; those of them that were there."""
-        if len(entries) == 1 or self._parcels:
+        if len(entries) == 1:
+            # The common case, without a list to be made.
+            return entries if self.remove(entries[0].key) is not None else []
+        if self._parcels:
             return [entry for entry in entries if self.remove(entry.key) is not None]
         pop = self._entries.pop
         gone = [entry for entry in entries if pop(entry.key, None) is not None]
@@ -171,6 +177,8 @@ class Queue:
 
     def hold_next(self, holder: object, count: int) -> list[Entry]:
         """The next free messages in order have a holder now."""
+        if count == 1:
+            return self._hold_first(holder)
         keys = [rank & _KEY_MASK for rank in self._free.take_first(count)]
         entries = self._entries
         if self._parcels:
@@ -184,6 +192,17 @@ class Queue:
         for entry in held:
             entry.holder = holder
         return held
+
+    def _hold_first(self, holder: object) -> list[Entry]:
+        """As above, for the common case: there is nothing to go through."""
+        rank = self._free.pop_first()
+        if rank is None:
+            return []
+        entry = self._of_rank(rank)
+        if self._free_keys is not None:
+            self._free_keys.discard(entry.key)
+        entry.holder = holder
+        return [entry]
 
     def free_in_order(self) -> Iterator[Entry]:
         """The free messages in the queue's order."""

@@ -79,7 +79,8 @@ def pack_branch(branch: Branch) -> tuple[bytes, int]:
     """The body that says all a branch has done, and where in it the payloads begin."""
     stored: list[tuple[object, ...]] = []
     payloads: list[bytes] = []
-    for queue, entries in branch.to_add().items():
+    added = branch.to_add() if branch.has_cancelled else branch.stored
+    for queue, entries in added.items():
         if len(entries) == 1:
             # The common case, without lists to look through.
             (entry,) = entries
@@ -89,12 +90,14 @@ def pack_branch(branch: Branch) -> tuple[bytes, int]:
         elif entries:
             stored.append((queue, columns_of(entries)))
             payloads += payloads_of(entries)
-    for queue, parcels in branch.parcels.items():
-        stored += [
-            (queue, parcel.columns, (parcel.run, parcel.run_bytes, parcel.place))
-            for parcel in parcels
-        ]
-    meta = (branch.id, branch.recovery, stored, *_all_but_stored(branch))
+    if branch.parcels:
+        for queue, parcels in branch.parcels.items():
+            stored += [
+                (queue, parcel.columns, (parcel.run, parcel.run_bytes, parcel.place))
+                for parcel in parcels
+            ]
+    taken, marks, cancelled = _all_but_stored(branch)
+    meta = (branch.id, branch.recovery, stored, taken, marks, cancelled)
     return pack_with_start(meta, payloads)
 
 
@@ -113,10 +116,11 @@ def _all_but_stored(branch: Branch) -> tuple[Any, Any, Any]:
 
 
 def _keys_taken(branch: Branch, but: Collection[int]) -> list[tuple[str, list[int]]]:
-    return [
-        (queue, [entry.key for entry in entries if entry.key not in but])
-        for queue, entries in branch.taken.items()
-    ]
+    found = []
+    for queue, entries in branch.taken.items():
+        keys = [entry.key for entry in entries]
+        found.append((queue, [key for key in keys if key not in but] if but else keys))
+    return found
 
 
 @dataclass(frozen=True)
