@@ -104,12 +104,12 @@ class Payloads:
 
     def have_digests(self, entries: list[Entry]) -> bool:
         """Whether digests are right where a checksum is needed; may wait, without the monitor."""
-        runs = (self.runs[entry.run] for entry in entries if entry.run != IN_LOG)
-        return all(
-            run.entry is not None and run.sum.value() == run.entry.digest
-            for run in runs
-            if run.sum is not None
-        )
+        for entry in entries:
+            if entry.run != IN_LOG:
+                total = self.runs[entry.run].sum
+                if total is not None and total.value() != entry.digest:
+                    return False
+        return True
 
     def divide(self, entries: list[Entry]) -> None:
         """Payloads whose digest is wrong go into runs that have checksums of their own."""
