@@ -24,7 +24,7 @@ from mqserver.storage.contract import (
     QueueInfo,
     Selection,
 )
-from mqserver.storage.entries import Entry, Parcel
+from mqserver.storage.entries import IN_LOG, Entry, Parcel
 from mqserver.storage.queue_index import Queue
 
 # To look one up in its class takes four times as long.
@@ -118,6 +118,10 @@ class Branch:
     def all_parcels(self) -> list[Parcel]:
         """Its parcels, of all queues."""
         return [parcel for parcels in self.parcels.values() for parcel in parcels]
+
+    def rides_in_log(self, queue: str) -> bool:
+        """Whether a parcel for this queue is to be in the branch's record, and not in pages."""
+        return any(parcel.run == IN_LOG for parcel in self.parcels.get(queue, ()))
 
     def count_added(self) -> int:
         """How many messages a commit adds."""

@@ -42,12 +42,18 @@ from mqserver.storage.contract import (
     Vote,
 )
 from mqserver.storage.disk import Disk
-from mqserver.storage.entries import IN_LOG, Entry, Parcel, place
+from mqserver.storage.entries import IN_LOG, Entry, Parcel, place, place_parcels
 from mqserver.storage.format import RECORD_HEADER, RecordKind
 from mqserver.storage.index import Branch
 from mqserver.storage.lock_manager import LockManager
 from mqserver.storage.paged_queues import PagedQueues, PagedSettings, Turns
-from mqserver.storage.records import pack_branch, pack_judgement, pack_parcel, pack_plain
+from mqserver.storage.records import (
+    pack_branch,
+    pack_judgement,
+    pack_parcel,
+    pack_plain,
+    parcel_columns,
+)
 
 __all__ = ["PagedSettings", "PagedStorage", "Turns"]
 
@@ -84,15 +90,17 @@ class PagedStorage(PagedQueues):
             if queue not in self._index.queues:
                 raise QueueNotFound(queue)
             keys = self._take_keys(len(messages))
+            if len(messages) >= self._settings.parcel_messages_min:
+                parcel = self._make_parcel(actor, queue, keys, MessageColumns.of(messages))
+                if parcel is not None:
+                    actor.parcels.setdefault(queue, []).append(parcel)
+                    return keys
+            if actor.parcels and actor.rides_in_log(queue):
+                # A record has the messages of a queue that ride in the log in one piece.
+                self._open_parcels(actor, queue)
             if len(messages) == 1:
                 self._store_one(actor, queue, keys.start, messages[0])
                 return keys
-            if len(messages) >= self._settings.parcel_messages_min:
-                parcel = self._write_parcel(queue, keys, MessageColumns.of(messages))
-                if parcel is not None:
-                    actor.parcels.setdefault(queue, []).append(parcel)
-                    actor.has_pages = True
-                    return keys
             rows = messages.rows() if type(messages) is MessageColumns else messages
             entries = [
                 Entry(key, len(m[0]), m[1], m[2], m[3], m[4], m[5], m[6], m[0])
@@ -130,15 +138,27 @@ class PagedStorage(PagedQueues):
         self._next_key = stop
         return range(first, stop)
 
-    def _write_parcel(self, queue: str, keys: range, messages: MessageColumns) -> Parcel | None:
-        """Many small messages are in pages together; None where they are few bytes, or large."""
-        sizes = list(map(len, messages.payloads))
-        if sum(sizes) < self._settings.parcel_bytes_min or max(sizes) > self._settings.large_bytes:
+    def _make_parcel(
+        self, actor: Branch, queue: str, keys: range, messages: MessageColumns
+    ) -> Parcel | None:
+        """Many small messages together, in pages or not; None where they are few bytes, or large.
+
+        Those that are to ride in the log are placed when their record is appended.
+        """
+        sizes = tuple(map(len, messages.payloads))
+        size = sum(sizes)
+        if max(sizes) > self._settings.large_bytes:
             return None
-        columns, content, start = pack_parcel(queue, keys, sizes, messages)
-        first = self._payloads.write_parcel(queue, content, len(keys))
-        place = first * self._files.room + start
-        return Parcel(columns, sum(sizes), first, len(content), place)
+        columns = parcel_columns(keys, sizes, messages)
+        if size >= self._settings.parcel_bytes_min:
+            content, start = pack_parcel(queue, columns, messages.payloads)
+            first = self._payloads.write_parcel(queue, content, len(keys))
+            actor.has_pages = True
+            return Parcel(columns, size, first, len(content), first * self._files.room + start)
+        is_first = queue not in actor.stored and queue not in actor.parcels
+        if size < self._settings.parcel_bytes_min_in_log or not is_first:
+            return None
+        return Parcel(columns, size, IN_LOG, 0, 0, messages.payloads)
 
     def _open_parcels(self, actor: Branch, queue: str) -> None:
         """What the branch stored there as parcels is as if it had been stored one by one.
@@ -147,9 +167,10 @@ class PagedStorage(PagedQueues):
         """
         parcels = actor.parcels.get(queue, [])
         entries = [entry for parcel in parcels for entry in parcel.entries()]
-        payloads = self._payloads.read(entries)
+        payloads = self._payloads.read([entry for entry in entries if entry.payload is None])
         for entry in entries:
-            entry.run, entry.place, entry.payload = IN_LOG, 0, payloads[entry.key]
+            entry.run, entry.place = IN_LOG, 0
+            entry.payload = payloads.get(entry.key, entry.payload)
         actor.stored[queue] = sorted(actor.stored.get(queue, []) + entries, key=attrgetter("key"))
         self._payloads.drop_parcels(actor.parcels.pop(queue, ()), is_durable=True)
 
@@ -297,6 +318,7 @@ class PagedStorage(PagedQueues):
         with self._lock:
             actor.outcome = _PREPARED
             self._payloads.keep(actor.added())
+            self._payloads.keep_parcels(actor.all_parcels())
             self._ended(actor)
 
     def commit(self, branch: bytes, force: bool = True) -> Outcome:
@@ -369,7 +391,9 @@ class PagedStorage(PagedQueues):
             with self._lock:
                 is_small = not added and not actor.parcels
                 lsn = actor.lsn = self._log.append(kind, body, is_small)
-                place(added, lsn + RECORD_HEADER.size + start, self._files.room)
+                end = place(added, lsn + RECORD_HEADER.size + start, self._files.room)
+                if actor.parcels:
+                    place_parcels(actor.all_parcels(), end)
                 return lsn
         except BaseException:
             # Nothing was promised: the branch goes on as it was before, or the storage has failed.
@@ -427,8 +451,9 @@ class PagedStorage(PagedQueues):
             payloads.note_stored(actor.lsn, queue, entries)
         if actor.bundles:
             payloads.note_committed(actor.bundles)
-        if actor.parcels:
-            payloads.note_committed([parcel.run for parcel in actor.all_parcels()])
+        for queue, parcels in actor.parcels.items():
+            payloads.keep_parcels(parcels)
+            payloads.note_parcels(actor.lsn, queue, parcels)
         gone = self._index.complete(actor)
         if gone:
             payloads.drop(gone, is_durable)

@@ -7,7 +7,7 @@ a holder. See `index.py`, whose states of a message these are.
 from __future__ import annotations
 
 from bisect import bisect_right, insort
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from mqserver.storage.contract import QueueInfo, QueueSettings
 from mqserver.storage.entries import Entry, Parcel
@@ -47,6 +47,16 @@ class Queue:
         self._parcels = []
         return self._entries
 
+    @property
+    def opened(self) -> Mapping[int, Entry]:
+        """The messages that are known one by one: all but those of `parcels`."""
+        return self._entries
+
+    @property
+    def parcels(self) -> Sequence[Parcel]:
+        """Those of which nobody has wanted a message so far."""
+        return self._parcels
+
     def find(self, key: int) -> Entry | None:
         """The message with this key, if there is one."""
         found = self._entries.get(key)
@@ -56,6 +66,11 @@ class Queue:
                 self._open(self._parcels.pop(place))
                 found = self._entries[key]
         return found
+
+    def parcel_of(self, key: int) -> Parcel | None:
+        """The parcel that has this message, as long as nobody wanted one of it."""
+        place = self._place_of_parcel(key) if self._parcels else None
+        return None if place is None else self._parcels[place]
 
     def _place_of_parcel(self, key: int) -> int | None:
         place = bisect_right(self._parcels, key, key=_first_key) - 1
@@ -151,7 +166,10 @@ class Queue:
             # The common case, without a list to be made.
             return entries if self.remove(entries[0].key) is not None else []
         if self._parcels:
-            return [entry for entry in entries if self.remove(entry.key) is not None]
+            # Those that are in one still become messages one by one.
+            for entry in entries:
+                if entry.key not in self._entries:
+                    self.find(entry.key)
         pop = self._entries.pop
         gone = [entry for entry in entries if pop(entry.key, None) is not None]
         self.payload_bytes -= sum([entry.size for entry in gone])

@@ -8,7 +8,7 @@ columns, too, and says once where all of its payloads are.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,14 +91,23 @@ def pack_branch(branch: Branch) -> tuple[bytes, int]:
             stored.append((queue, columns_of(entries)))
             payloads += payloads_of(entries)
     if branch.parcels:
-        for queue, parcels in branch.parcels.items():
-            stored += [
-                (queue, parcel.columns, (parcel.run, parcel.run_bytes, parcel.place))
-                for parcel in parcels
-            ]
+        _pack_parcels(branch, stored, payloads)
     taken, marks, cancelled = _all_but_stored(branch)
     meta = (branch.id, branch.recovery, stored, taken, marks, cancelled)
     return pack_with_start(meta, payloads)
+
+
+def _pack_parcels(branch: Branch, stored: list[tuple[object, ...]], payloads: list[bytes]) -> None:
+    """One that rides in the log is as if its messages had been stored one by one."""
+    for queue, parcels in branch.parcels.items():
+        for parcel in parcels:
+            if parcel.run == IN_LOG:
+                assert parcel.payloads is not None
+                stored.append((queue, (list(parcel.keys), *parcel.columns[1:])))
+                payloads += parcel.payloads
+            else:
+                where = (parcel.run, parcel.run_bytes, parcel.place)
+                stored.append((queue, parcel.columns, where))
 
 
 def _all_but_stored(branch: Branch) -> tuple[Any, Any, Any]:
@@ -330,12 +339,14 @@ def _carried(branch: bytes, recovery: bytes, runs: Any, count: int, *rest: Any) 
     return CarriedBranch(branch, recovery, _runs(runs), count, *_rest_of_branch(*rest))
 
 
-def pack_parcel(
-    queue: str, keys: range, sizes: list[int], messages: MessageColumns
-) -> tuple[Columns, bytes, int]:
-    """Messages that were stored together: columns, the content of a run, where payloads begin."""
-    columns = ([keys.start], sizes, messages.digests, *messages.headers(), None)
-    return columns, *pack_with_start((queue, columns), messages.payloads)
+def parcel_columns(keys: range, sizes: Sequence[int], messages: MessageColumns) -> Columns:
+    """Messages that were stored together, field by field."""
+    return ([keys.start], sizes, messages.digests, *messages.headers(), None)
+
+
+def pack_parcel(queue: str, columns: Columns, payloads: Iterable[bytes]) -> tuple[bytes, int]:
+    """The content of a run that messages share which were stored together; where payloads begin."""
+    return pack_with_start((queue, columns), payloads)
 
 
 def pack_bundle(queue: str, entries: list[Entry], payloads: list[bytes]) -> tuple[bytes, int]:
