@@ -303,6 +303,7 @@ class LogManager:
         try:
             self._write_group(group)
             is_safe = self.is_on_disk(lsn)
+            assert is_safe, "a group is written by its leader, or by somebody before it"
             then()
             # From here on nobody joins the group: it is on disk.
             if group.gate is not None and not by_itself:

@@ -318,7 +318,8 @@ class PagedStorage(PagedQueues):
         with self._lock:
             actor.outcome = _PREPARED
             self._payloads.keep(actor.added())
-            self._payloads.keep_parcels(actor.all_parcels())
+            if actor.parcels:
+                self._payloads.keep_parcels(actor.all_parcels())
             self._ended(actor)
 
     def commit(self, branch: bytes, force: bool = True) -> Outcome:
@@ -451,9 +452,10 @@ class PagedStorage(PagedQueues):
             payloads.note_stored(actor.lsn, queue, entries)
         if actor.bundles:
             payloads.note_committed(actor.bundles)
-        for queue, parcels in actor.parcels.items():
-            payloads.keep_parcels(parcels)
-            payloads.note_parcels(actor.lsn, queue, parcels)
+        if actor.parcels:
+            for queue, parcels in actor.parcels.items():
+                payloads.keep_parcels(parcels)
+                payloads.note_parcels(actor.lsn, queue, parcels)
         gone = self._index.complete(actor)
         if gone:
             payloads.drop(gone, is_durable)

@@ -92,8 +92,11 @@ def pack_branch(branch: Branch) -> tuple[bytes, int]:
             payloads += payloads_of(entries)
     if branch.parcels:
         _pack_parcels(branch, stored, payloads)
-    taken, marks, cancelled = _all_but_stored(branch)
-    meta = (branch.id, branch.recovery, stored, taken, marks, cancelled)
+    if branch.taken or branch.marks or branch.cancelled:
+        meta = (branch.id, branch.recovery, stored, *_all_but_stored(branch))
+    else:
+        # As most branches that store have it, and nothing is asked for it.
+        meta = (branch.id, branch.recovery, stored, (), (), 0)
     return pack_with_start(meta, payloads)
 
 
@@ -112,7 +115,6 @@ def _pack_parcels(branch: Branch, stored: list[tuple[object, ...]], payloads: li
 
 def _all_but_stored(branch: Branch) -> tuple[Any, Any, Any]:
     """The keys it took, its marks, and what it stored and took itself."""
-    # Most branches have none of these, and nothing is made for it.
     taken: object = ()
     cancelled: object = 0
     if branch.has_cancelled or branch.cancelled:
