@@ -158,7 +158,7 @@ class PagedStorage(PagedQueues):
         is_first = queue not in actor.stored and queue not in actor.parcels
         if size < self._settings.parcel_bytes_min_in_log or not is_first:
             return None
-        return Parcel(columns, size, IN_LOG, 0, 0, messages.payloads)
+        return Parcel(columns, size, IN_LOG, 0, 0, tuple(messages.payloads))
 
     def _open_parcels(self, actor: Branch, queue: str) -> None:
         """What the branch stored there as parcels is as if it had been stored one by one.
