@@ -1,7 +1,8 @@
 """What a paged storage is made to do while every write, sync and rename is recorded.
 
 Each scenario is short and about one thing, since most mistakes need few operations; the random ones
-mix everything. A scenario is known by its name, and with a seed it does the same again:
+mix everything. The module is long because there are many of them. A scenario is known by its name,
+and with a seed it does the same again:
 
     work = traced("moving", seed=0)         the work, its disk and what it promised
     for state in crash_states(work.disk.trace): judge(state.disk(), work.history, state.events, 0)
