@@ -196,6 +196,7 @@ BROAD_HANDLERS = {
     "idl.dispatch": "serves calls: no failure of a servant gets out but as an answer",
     "idl.orb.server": "serves connections: a failure ends one of them, not the server",
     "idl.orb.monitor": "serves watchers: a failure ends one answer, not what is watched",
+    "mqserver.storage.log_manager": "does what follows for others: its failure is theirs to know",
     "coordinator.tasks": "runs work that nobody waits for: its failure stops the program, aloud",
     "coordinator.outbox": "the same, where that work takes turns with calls",
     "mqserver.events.workers": "runs work that nobody waits for: a fault ends it, not the channels",

@@ -16,13 +16,13 @@ in 1 or 2 leaves it at that.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
 from mqserver.errors import Corruption, StorageFull
 from mqserver.storage.contract import Outcome
-from mqserver.storage.entries import IN_LOG, Entry
+from mqserver.storage.entries import IN_LOG, Entry, Parcel
 from mqserver.storage.file_manager import FileManager
 from mqserver.storage.format import RecordKind
 from mqserver.storage.index import Branch, Index
@@ -33,6 +33,7 @@ from mqserver.storage.records import (
     columns_of,
     pack_bundle,
     pack_checkpoint,
+    pack_parcel,
 )
 
 BUNDLE_BYTES = 1024 * 1024
@@ -50,6 +51,8 @@ class _Move:
     account: Run
     # Whose messages they are, while that branch is in doubt.
     branch: Branch | None = None
+    # What is moved as a whole, instead of entries; its first place is then the only one.
+    parcel: Parcel | None = None
 
 
 class Checkpoints:
@@ -158,6 +161,8 @@ class Checkpoint:
     # --- Moving
 
     def _move_out_of_log(self, restart_lsn: int) -> None:
+        for queue, parcel in self._payloads.parcels_before(restart_lsn, self._index):
+            self._bundle_parcel(queue, parcel)
         old, self._still_in_log = self._payloads.split_log(restart_lsn, self._index)
         for queue, entries in old.items():
             for bundle in _bundles(entries):
@@ -169,6 +174,10 @@ class Checkpoint:
             for queue, entries in branch.to_add().items():
                 for bundle in _bundles([entry for entry in entries if entry.run == IN_LOG]):
                     self._bundle(queue, bundle, branch)
+            for queue, parcels in branch.parcels.items():
+                for parcel in parcels:
+                    if parcel.run == IN_LOG:
+                        self._bundle_parcel(queue, parcel, is_in_doubt=True)
 
     def _to_carry(self, restart_lsn: int) -> list[Branch]:
         """The prepared branches of which the log behind the restart does not tell."""
@@ -193,6 +202,18 @@ class Checkpoint:
         self._moves.append(_Move(entries, places, first, account, branch))
         self._files.write(first, content, self._log.end_lsn)
 
+    def _bundle_parcel(self, queue: str, parcel: Parcel, is_in_doubt: bool = False) -> None:
+        """It stays a parcel, and no message of it is looked at."""
+        payloads = parcel.payloads
+        if payloads is None:
+            payloads = (self._log.read(parcel.place, parcel.size),)
+        content, start = pack_parcel(queue, parcel.columns, payloads)
+        first = self._files.allocate(len(content))
+        places = [first * self._files.room + start]
+        account = Run(queue, len(content), len(parcel), is_in_doubt=is_in_doubt)
+        self._moves.append(_Move([], places, first, account, parcel=parcel))
+        self._files.write(first, content, self._log.end_lsn)
+
     def _move_to_front(self) -> None:
         """Runs at the end go into gaps before them, when the file is mostly gaps."""
         gaps = self._files.free_pages + sum(
@@ -201,17 +222,21 @@ class Checkpoint:
         if gaps < WASTE_PAGES_MIN or gaps * 2 < self._files.pages:
             return
         by_run = self._entries_by_run()
-        for first in sorted(by_run, reverse=True):
+        whole = {p.run: p for queue in self._index.queues.values() for p in queue.parcels}
+        for first in sorted({*by_run, *whole} - {IN_LOG}, reverse=True):
             run = self._payloads.runs[first]
             target = self._files.allocate(run.size)
             if target > first:
                 self._files.free(target, run.size)
                 break
-            self._move_run(first, target, run, by_run[first])
+            self._move_run(first, target, by_run.get(first, []), whole.get(first))
 
-    def _move_run(self, first: int, target: int, run: Run, entries: list[Entry]) -> None:
+    def _move_run(
+        self, first: int, target: int, entries: list[Entry], parcel: Parcel | None
+    ) -> None:
+        run = self._payloads.runs[first]
         shift = (target - first) * self._files.room
-        places = [entry.place + shift for entry in entries]
+        places = [each.place + shift for each in (entries if parcel is None else [parcel])]
         account = Run(run.queue, run.size, run.live, run.entry, run.dead)
         try:
             if run.entry is None:
@@ -222,15 +247,18 @@ class Checkpoint:
             # Whoever wants its messages is told; for all others it may stay where it is.
             self._files.free(target, run.size)
             return
-        self._moves.append(_Move(entries, places, target, account))
+        self._moves.append(_Move(entries, places, target, account, parcel=parcel))
         self._files.write(target, content, self._log.end_lsn)
 
     def _settle(self, move: _Move) -> None:
-        old = move.entries[0].run
+        moved: Sequence[Entry | Parcel] = move.entries if move.parcel is None else [move.parcel]
+        old = moved[0].run
         new_run = move.run
-        for entry, new_place in zip(move.entries, move.places, strict=True):
-            entry.place = new_place
-            entry.run = new_run
+        for each, new_place in zip(moved, move.places, strict=True):
+            each.place = new_place
+            each.run = new_run
+        if move.parcel is not None:
+            move.parcel.run_bytes = move.account.size
         self._payloads.runs[move.run] = move.account
         if move.branch is not None:
             move.branch.bundles.append(move.run)
@@ -278,7 +306,7 @@ class Checkpoint:
     def _entries_by_run(self) -> dict[int, list[Entry]]:
         found: dict[int, list[Entry]] = {}
         for queue in self._index.queues.values():
-            for entry in queue.entries.values():
+            for entry in queue.opened.values():
                 if entry.run != IN_LOG:
                     found.setdefault(entry.run, []).append(entry)
         return found

@@ -1,8 +1,9 @@
 """Messages as the paged storage knows them: one by one, or many at once as a parcel of columns.
 
 Pure. An entry is one message, and where its payload is. A parcel is what a large call has stored:
-its messages have keys one behind the other and their payloads share a run of the data file, and as
-long as nobody wants one of them no entry is made for any. That is what bulk work saves.
+its messages have keys one behind the other and so have their payloads, which share a run of the
+data file or stand in one record of the log. As long as nobody wants one of them no entry is made
+for any: that is what bulk work saves, and what the interpreter's collector need not look at.
 """
 
 from __future__ import annotations
@@ -87,12 +88,13 @@ class Entry:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Parcel:
     """Messages that were stored together: their columns, and the run that holds their payloads.
 
     `size` counts the payloads' bytes, `run_bytes` all that is in the run; `place` is the address of
-    the first payload.
+    the first payload. One that rides in the log has IN_LOG for a run, and an LSN for a place; its
+    payloads are in memory, too, until there is no budget for them: it `is_kept` while there is.
     """
 
     columns: Columns
@@ -100,6 +102,8 @@ class Parcel:
     run: int
     run_bytes: int
     place: int
+    payloads: Sequence[bytes] | None = None
+    is_kept: bool = False
 
     @property
     def keys(self) -> range:
@@ -118,7 +122,11 @@ class Parcel:
 
     def entries(self) -> list[Entry]:
         """Its messages one by one, placed."""
-        return entries_in_run(self.columns, self.run, self.place)
+        entries = entries_in_run(self.columns, self.run, self.place)
+        if self.payloads is not None:
+            for entry, payload in zip(entries, self.payloads, strict=True):
+                entry.payload = payload
+        return entries
 
 
 def entries_of(columns: Columns) -> list[Entry]:
@@ -160,3 +168,11 @@ def place(entries: Iterable[Entry], start: int, room: int) -> int:
         else:
             entry.place = entry.run * room
     return start
+
+
+def place_parcels(parcels: Iterable[Parcel], start: int) -> None:
+    """The payloads of those that ride in the log stand one behind the other from `start` on."""
+    for parcel in parcels:
+        if parcel.run == IN_LOG:
+            parcel.place = start
+            start += parcel.size

@@ -7,16 +7,16 @@ What holds:
 
 1. A page that something durable refers to is never written. Whoever frees pages makes sure that
    nothing durable refers to them any more.
-2. What was written is safe after `sync`, and is checked whenever it is read.
+2. What was written is safe after `sync`, and is checked whenever it is read. A failure of this
+   file is one of the whole store, which is told of it.
 3. The map of free pages is made anew at every start, from what is in use.
 """
 
 from __future__ import annotations
 
 import bisect
-import contextlib
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from mqserver.errors import Corruption, StorageFailed
 from mqserver.storage.disk import Bytes, Disk
@@ -100,8 +100,11 @@ class FileManager:
         self._write(first, encode_undivided(self._seed, self._page_bytes, first, lsn, payload))
 
     def _write(self, first: int, pieces: Sequence[Bytes]) -> None:
-        with self._noticing_failure():
+        try:
             self._file.write_many(first * self._page_bytes, pieces)
+        except StorageFailed as failed:
+            self._on_failure(failed)
+            raise
         with self._lock:
             self._written += 1
 
@@ -111,18 +114,12 @@ class FileManager:
             with self._lock:
                 written = self._written
             if written != self._synced:
-                with self._noticing_failure():
+                try:
                     self._file.sync()
+                except StorageFailed as failed:
+                    self._on_failure(failed)
+                    raise
                 self._synced = written
-
-    @contextlib.contextmanager
-    def _noticing_failure(self) -> Iterator[None]:
-        """A failure of this file is a failure of the whole store."""
-        try:
-            yield
-        except StorageFailed as failed:
-            self._on_failure(failed)
-            raise
 
     def read(self, run: int, address: int, size: int) -> bytes:
         """Bytes of a run that begins with this page."""
@@ -170,8 +167,11 @@ class FileManager:
         """The file ends where its last used page ends."""
         with self._lock:
             if self._file.size() > self._free.end * self._page_bytes:
-                with self._noticing_failure():
+                try:
                     self._file.truncate(self._free.end * self._page_bytes)
+                except StorageFailed as failed:
+                    self._on_failure(failed)
+                    raise
 
     def close(self) -> None:
         """Lets go of the file."""

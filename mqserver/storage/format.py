@@ -98,6 +98,7 @@ PAGE_HEADER = struct.Struct("<IIQQII")
 _META_LENGTH = struct.Struct("<I")
 _CRC = struct.Struct("<I")
 _BLOCK_REST = struct.Struct("<IQHHI488s")
+_RECORD_START = struct.Struct("<II")
 _RECORD_REST = struct.Struct("<QB")
 _PAGE_REST = struct.Struct("<IQQII")
 
@@ -236,8 +237,8 @@ class Record(NamedTuple):
 
 def encode_record(lsn: int, kind: RecordKind, body: bytes) -> bytes:
     """The bytes of a record that begins at this LSN."""
-    checksum = crc32(body, crc32(_RECORD_REST.pack(lsn, kind)))
-    return RECORD_HEADER.pack(len(body), checksum, lsn, kind) + body
+    rest = _RECORD_REST.pack(lsn, kind) + body
+    return _RECORD_START.pack(len(body), crc32(rest)) + rest
 
 
 def decode_record(lsn: int, data: bytes, where: str = "the log") -> Record:

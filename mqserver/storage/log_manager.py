@@ -6,7 +6,8 @@ what appends, forces and reads shares one lock, and is clearest side by side. Wh
 
 1. `append` puts a record behind all others; `force` returns when it and all before it are on disk.
    Threads that force at the same time share one write and one sync (group commit): one of them
-   leads, and writes for all whose records were appended before its turn came.
+   leads, writes for all whose records were appended before its turn came, and does what follows
+   from each of them.
 2. A forced write begins with a block of its own, so nothing that is on disk is written again.
 3. After a write or a sync has failed, nothing more is accepted: what is on disk is then not known.
 4. The control record is written into its two slots in turn, each time whole and synced.
@@ -51,21 +52,46 @@ SETTINGS_ENDINGS = (".toml", ".toml.new")
 READ_BLOCKS = 2048
 
 
+class _Waiter:
+    """A thread that waits at a gate: what follows from its record, and why that went wrong."""
+
+    __slots__ = ("error", "then")
+
+    def __init__(self, then: Callable[[], object]) -> None:
+        # None once somebody has begun with it.
+        self.then: Callable[[], object] | None = then
+        self.error: BaseException | None = None
+
+    def do(self) -> None:
+        """What follows has been done, in place of the thread that waits."""
+        then, self.then = self.then, None
+        assert then is not None
+        try:
+            then()
+        except BaseException as failed:
+            self.error = failed
+            # Where it is the one who does it that was interrupted, that is for it to know, too.
+            if not isinstance(failed, Exception):
+                raise
+
+
 class _Group:
     """Threads whose records go to the disk with one write: one leads, the others wait at the gate.
 
     The first who waits makes the gate: most often nobody does. Who comes through it lets the next
-    one through when it is done: one wakes up at a time. Changed with the log's lock held.
+    one through: one wakes up at a time. Changed with the log's lock held, until it is on disk.
     """
 
-    __slots__ = ("gate", "has_leader")
+    __slots__ = ("gate", "has_leader", "waiters")
 
     def __init__(self) -> None:
         self.gate: threading.Lock | None = None
         self.has_leader = False
+        self.waiters: list[_Waiter] = []
 
-    def closed_gate(self) -> threading.Lock:
+    def join(self, waiter: _Waiter) -> threading.Lock:
         """The gate, which the leader opens when it is done."""
+        self.waiters.append(waiter)
         if self.gate is None:
             self.gate = threading.Lock()
             self.gate.acquire()
@@ -230,9 +256,9 @@ class LogManager:
     def force(self, lsn: int, then: Callable[[], object] = bool, by_itself: bool = False) -> None:
         """The record that begins here, and all before it, are on disk; then `then` was called.
 
-        The next of those who wait wakes up when that is done, since two threads that are awake
-        only hinder each other. `by_itself` waits for nobody's `then`, but for the disk alone: it is
-        for a thread that holds what those need.
+        Whoever writes for others calls theirs, too: a thread that wakes up only to hand the
+        interpreter to the next one is what takes time. `by_itself` calls nobody's and waits for
+        nobody's `then`, but for the disk alone: it is for a thread that holds what those need.
         """
         if not by_itself:
             self.give_way()
@@ -247,17 +273,21 @@ class LogManager:
                 group = self._writing_group if is_on_its_way else self._group
                 leads = not group.has_leader
                 group.has_leader = True
-                gate = None if leads or by_itself else group.closed_gate()
+                if not leads and not by_itself:
+                    waiter = _Waiter(then)
+                    gate = group.join(waiter)
             if leads:
-                self._lead(group, lsn, then)
+                self._lead(group, lsn, then, by_itself)
                 return
-            if gate is None:
+            if by_itself:
                 self._write_group(group)
                 continue
             with gate:
-                if self.is_on_disk(lsn):
-                    then()
-                    return
+                pass
+            if waiter.then is None:
+                if waiter.error is not None:
+                    raise waiter.error
+                return
         then()
 
     def is_on_disk(self, lsn: int) -> bool:
@@ -267,18 +297,31 @@ class LogManager:
         self.check_usable()
         return False
 
-    def _lead(self, group: _Group, lsn: int, then: Callable[[], object]) -> None:
+    def _lead(self, group: _Group, lsn: int, then: Callable[[], object], by_itself: bool) -> None:
         """This thread writes all that was appended until its turn comes, for itself and others."""
+        is_safe = False
         try:
             self._write_group(group)
-            if self.is_on_disk(lsn):
-                then()
+            is_safe = self.is_on_disk(lsn)
+            assert is_safe, "a group is written by its leader, or by somebody before it"
+            then()
+            # From here on nobody joins the group: it is on disk.
+            if group.gate is not None and not by_itself:
+                for waiter in group.waiters:
+                    waiter.do()
         finally:
-            # Also when it was interrupted while it waited: one of the others leads then.
-            with self._lock:
-                gate, group.gate, group.has_leader = group.gate, None, False
-            if gate is not None:
-                gate.release()
+            if not is_safe:
+                self._step_down(group)
+            elif group.gate is not None:
+                group.gate.release()
+
+    def _step_down(self, group: _Group) -> None:
+        """One of the others leads: this thread has failed, or was interrupted while it waited."""
+        with self._lock:
+            gate, group.gate, group.has_leader = group.gate, None, False
+            group.waiters = []
+        if gate is not None:
+            gate.release()
 
     def _write_group(self, group: _Group) -> None:
         """The records of the group are on disk, written by this thread if by no other."""
@@ -286,7 +329,8 @@ class LogManager:
             with self._lock:
                 if self._group is not group:
                     return
-                self.check_usable()
+                if self.failure is not None:
+                    raise self.failure
                 self._writing = (self._base, self._content)
                 self._writing_starts = self._starts
                 self._writing_group = group

@@ -15,10 +15,13 @@ CHUNK = 1000
 
 
 class Order:
-    """A sorted set of numbers, in chunks that are short enough to be changed in the middle."""
+    """A sorted set of numbers, in chunks that are short enough to be changed in the middle.
+
+    A chunk that came as a range, as parcels have it, stays one until a number between is changed.
+    """
 
     def __init__(self, numbers: Iterable[int] = ()) -> None:
-        self._chunks: list[list[int]] = []
+        self._chunks: list[list[int] | range] = []
         # The highest of each chunk, by which the chunk of a number is found.
         self._highest: list[int] = []
         self._count = 0
@@ -42,19 +45,20 @@ class Order:
     def add(self, number: int) -> None:
         """The number is among them; it may have been before."""
         if not self._highest or number > self._highest[-1]:
-            if not self._chunks or len(self._chunks[-1]) >= CHUNK:
-                self._chunks.append([])
+            last = self._chunks[-1] if self._chunks else None
+            if type(last) is list and len(last) < CHUNK:
+                last.append(number)
+                self._highest[-1] = number
+            else:
+                self._chunks.append([number])
                 self._highest.append(number)
-            self._chunks[-1].append(number)
-            self._highest[-1] = number
             self._count += 1
         else:
             self._insert(number)
 
     def update(self, numbers: Iterable[int]) -> None:
         """All of the numbers are among them."""
-        # A range, as parcels have it, is in order already.
-        new = list(numbers) if isinstance(numbers, range) else sorted(set(numbers))
+        new = numbers if isinstance(numbers, range) else sorted(set(numbers))
         place = self._place_between(new[0], new[-1]) if new else None
         if place is not None:
             pieces = [new[start : start + CHUNK] for start in range(0, len(new), CHUNK)]
@@ -92,11 +96,12 @@ class Order:
         position = bisect_left(chunk, number)
         if chunk[position] != number:
             return
-        del chunk[position]
         self._count -= 1
-        if not chunk:
+        if len(chunk) == 1:
             del self._chunks[place], self._highest[place]
         else:
+            chunk = self._changeable(place)
+            del chunk[position]
             self._highest[place] = chunk[-1]
 
     def take_first(self, count: int) -> list[int]:
@@ -107,7 +112,7 @@ class Order:
             wanted = count - len(taken)
             if wanted < len(chunk):
                 taken += chunk[:wanted]
-                del chunk[:wanted]
+                self._chunks[whole] = chunk[wanted:]
                 break
             taken += chunk
             whole += 1
@@ -116,13 +121,36 @@ class Order:
         self._count -= len(taken)
         return taken
 
+    def pop_first(self) -> int | None:
+        """The lowest number, if there is one; it is not among them any more."""
+        if not self._chunks:
+            return None
+        chunk = self._chunks[0]
+        first = chunk[0]
+        if len(chunk) == 1:
+            del self._chunks[0], self._highest[0]
+        elif type(chunk) is list:
+            del chunk[0]
+        else:
+            self._chunks[0] = chunk[1:]
+        self._count -= 1
+        return first
+
     def _insert(self, number: int) -> None:
         place = bisect_left(self._highest, number)
         chunk = self._chunks[place]
         if chunk[bisect_left(chunk, number)] == number:
             return
+        chunk = self._changeable(place)
         insort(chunk, number)
         self._count += 1
         if len(chunk) > 2 * CHUNK:
             self._chunks[place : place + 1] = [chunk[:CHUNK], chunk[CHUNK:]]
             self._highest[place : place + 1] = [chunk[CHUNK - 1], chunk[-1]]
+
+    def _changeable(self, place: int) -> list[int]:
+        """The chunk as a list, which it is from now on."""
+        chunk = self._chunks[place]
+        if isinstance(chunk, range):
+            chunk = self._chunks[place] = list(chunk)
+        return chunk

@@ -43,9 +43,11 @@ class PagedSettings:
     page_bytes: int = 16 * 1024
     segment_blocks: int = 16 * 1024
     large_bytes: int = 16 * 1024
-    # So many messages, of so many bytes together, that one call stores are a parcel.
+    # So many messages, of so many bytes together, that one call stores are a parcel. In pages they
+    # cost a sync of their own, so that fewer bytes than this ride in the log.
     parcel_messages_min: int = 500
     parcel_bytes_min: int = 256 * 1024
+    parcel_bytes_min_in_log: int = 16 * 1024
     cache_bytes: int = 128 * 1024 * 1024
     log_bytes_max: int = 64 * 1024 * 1024
     waiting_bytes_max: int = 64 * 1024 * 1024

@@ -99,17 +99,20 @@ class Payloads:
     def drop_parcels(self, parcels: Iterable[Parcel], is_durable: bool) -> None:
         """Their branch was rolled back, with a record that is on disk, or not yet."""
         for parcel in parcels:
-            del self.runs[parcel.run]
-            self._free_run(parcel.run, parcel.run_bytes, is_durable)
+            if parcel.is_kept:
+                self._cached -= parcel.size
+            if parcel.run != IN_LOG:
+                del self.runs[parcel.run]
+                self._free_run(parcel.run, parcel.run_bytes, is_durable)
 
     def have_digests(self, entries: list[Entry]) -> bool:
         """Whether digests are right where a checksum is needed; may wait, without the monitor."""
-        runs = (self.runs[entry.run] for entry in entries if entry.run != IN_LOG)
-        return all(
-            run.entry is not None and run.sum.value() == run.entry.digest
-            for run in runs
-            if run.sum is not None
-        )
+        for entry in entries:
+            if entry.run != IN_LOG:
+                total = self.runs[entry.run].sum
+                if total is not None and total.value() != entry.digest:
+                    return False
+        return True
 
     def divide(self, entries: list[Entry]) -> None:
         """Payloads whose digest is wrong go into runs that have checksums of their own."""
@@ -139,6 +142,16 @@ class Payloads:
                     entry.payload = None
             elif entry.run != IN_LOG:
                 self.runs[entry.run].sum = None
+
+    def keep_parcels(self, parcels: Iterable[Parcel]) -> None:
+        """The same, of messages that were stored together: of all of them, or of none."""
+        for parcel in parcels:
+            if parcel.payloads is not None and not parcel.is_kept:
+                if self._cached + parcel.size <= self._cache_bytes:
+                    self._cached += parcel.size
+                    parcel.is_kept = True
+                else:
+                    parcel.payloads = None
 
     # --- Letting go
 
@@ -196,6 +209,14 @@ class Payloads:
         elif entries:
             self.in_log.append(Stored(lsn, queue, _keys_of(entries)))
 
+    def note_parcels(self, lsn: int, queue: str, parcels: Iterable[Parcel]) -> None:
+        """The messages are committed; those that ride in the log are there from here on."""
+        for parcel in parcels:
+            if parcel.run == IN_LOG:
+                self.in_log.append(Stored(lsn, queue, parcel.keys))
+            else:
+                self.note_committed([parcel.run])
+
     def note_committed(self, bundles: Iterable[int]) -> None:
         """The messages of these bundles are in their queues: no branch speaks for them any more."""
         for first in bundles:
@@ -210,7 +231,14 @@ class Payloads:
             if stored.lsn > lsn:
                 behind.append(stored)
             elif stored.queue in index.queues:
-                found = map(index.queues[stored.queue].find, stored.keys)
+                table = index.queues[stored.queue]
+                parcel = table.parcel_of(stored.keys[0])
+                if parcel is not None:
+                    if parcel.run == IN_LOG:
+                        # Moved as a whole, if at all, and looked at again by the next checkpoint.
+                        behind.append(stored)
+                    continue
+                found = map(table.opened.get, stored.keys)
                 live = [entry for entry in found if entry is not None]
                 inside = [entry for entry in live if entry.run == IN_LOG]
                 # An empty payload at the end of its record stands where the next one begins.
@@ -219,10 +247,23 @@ class Payloads:
                     behind.append(Stored(lsn, stored.queue, _keys_of(rest)))
         return before, behind
 
+    def parcels_before(self, lsn: int, index: Index) -> list[tuple[str, Parcel]]:
+        """The parcels that nobody has opened, and queues, whose payloads are in such records."""
+        found = []
+        for stored in self.in_log:
+            if stored.lsn <= lsn and stored.queue in index.queues:
+                parcel = index.queues[stored.queue].parcel_of(stored.keys[0])
+                if parcel is not None and parcel.run == IN_LOG and parcel.place <= lsn:
+                    found.append((stored.queue, parcel))
+        return found
+
     # --- Reading
 
     def messages(self, entries: list[Entry]) -> list[Message]:
         """The messages, with payloads from wherever they are."""
+        if len(entries) == 1 and (payload := entries[0].payload) is not None:
+            # As below, without lists to be made.
+            return [entries[0].message(payload)]
         missing = [entry for entry in entries if entry.payload is None]
         if not missing:
             return [entry.message(entry.payload or b"") for entry in entries]

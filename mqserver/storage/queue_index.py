@@ -7,7 +7,7 @@ a holder. See `index.py`, whose states of a message these are.
 from __future__ import annotations
 
 from bisect import bisect_right, insort
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from mqserver.storage.contract import QueueInfo, QueueSettings
 from mqserver.storage.entries import Entry, Parcel
@@ -47,6 +47,16 @@ class Queue:
         self._parcels = []
         return self._entries
 
+    @property
+    def opened(self) -> Mapping[int, Entry]:
+        """The messages that are known one by one: all but those of `parcels`."""
+        return self._entries
+
+    @property
+    def parcels(self) -> Sequence[Parcel]:
+        """Those of which nobody has wanted a message so far."""
+        return self._parcels
+
     def find(self, key: int) -> Entry | None:
         """The message with this key, if there is one."""
         found = self._entries.get(key)
@@ -56,6 +66,11 @@ class Queue:
                 self._open(self._parcels.pop(place))
                 found = self._entries[key]
         return found
+
+    def parcel_of(self, key: int) -> Parcel | None:
+        """The parcel that has this message, as long as nobody wanted one of it."""
+        place = self._place_of_parcel(key) if self._parcels else None
+        return None if place is None else self._parcels[place]
 
     def _place_of_parcel(self, key: int) -> int | None:
         place = bisect_right(self._parcels, key, key=_first_key) - 1
@@ -96,7 +111,10 @@ class Queue:
                 entry.holder = None
                 known[entry.key] = entry
                 self.payload_bytes += entry.size
-                self._set_free(entry)
+                if self._free_keys is None:
+                    self._free.add(entry.key)
+                else:
+                    self._set_free(entry)
             return
         new = [entry for entry in entries if entry.key not in known]
         for entry in new:
@@ -144,8 +162,14 @@ class Queue:
 
     def remove_all(self, entries: list[Entry]) -> list[Entry]:
         """The messages are gone; those of them that were there."""
-        if len(entries) == 1 or self._parcels:
-            return [entry for entry in entries if self.remove(entry.key) is not None]
+        if len(entries) == 1:
+            # The common case, without a list to be made.
+            return entries if self.remove(entries[0].key) is not None else []
+        if self._parcels:
+            # Those that are in one still become messages one by one.
+            for entry in entries:
+                if entry.key not in self._entries:
+                    self.find(entry.key)
         pop = self._entries.pop
         gone = [entry for entry in entries if pop(entry.key, None) is not None]
         self.payload_bytes -= sum([entry.size for entry in gone])
@@ -171,6 +195,8 @@ class Queue:
 
     def hold_next(self, holder: object, count: int) -> list[Entry]:
         """The next free messages in order have a holder now."""
+        if count == 1:
+            return self._hold_first(holder)
         keys = [rank & _KEY_MASK for rank in self._free.take_first(count)]
         entries = self._entries
         if self._parcels:
@@ -184,6 +210,17 @@ class Queue:
         for entry in held:
             entry.holder = holder
         return held
+
+    def _hold_first(self, holder: object) -> list[Entry]:
+        """As above, for the common case: there is nothing to go through."""
+        rank = self._free.pop_first()
+        if rank is None:
+            return []
+        entry = self._of_rank(rank)
+        if self._free_keys is not None:
+            self._free_keys.discard(entry.key)
+        entry.holder = holder
+        return [entry]
 
     def free_in_order(self) -> Iterator[Entry]:
         """The free messages in the queue's order."""

@@ -8,7 +8,7 @@ columns, too, and says once where all of its payloads are.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,7 +79,8 @@ def pack_branch(branch: Branch) -> tuple[bytes, int]:
     """The body that says all a branch has done, and where in it the payloads begin."""
     stored: list[tuple[object, ...]] = []
     payloads: list[bytes] = []
-    for queue, entries in branch.to_add().items():
+    added = branch.to_add() if branch.has_cancelled else branch.stored
+    for queue, entries in added.items():
         if len(entries) == 1:
             # The common case, without lists to look through.
             (entry,) = entries
@@ -89,18 +90,31 @@ def pack_branch(branch: Branch) -> tuple[bytes, int]:
         elif entries:
             stored.append((queue, columns_of(entries)))
             payloads += payloads_of(entries)
-    for queue, parcels in branch.parcels.items():
-        stored += [
-            (queue, parcel.columns, (parcel.run, parcel.run_bytes, parcel.place))
-            for parcel in parcels
-        ]
-    meta = (branch.id, branch.recovery, stored, *_all_but_stored(branch))
+    if branch.parcels:
+        _pack_parcels(branch, stored, payloads)
+    if branch.taken or branch.marks or branch.cancelled:
+        meta = (branch.id, branch.recovery, stored, *_all_but_stored(branch))
+    else:
+        # As most branches that store have it, and nothing is asked for it.
+        meta = (branch.id, branch.recovery, stored, (), (), 0)
     return pack_with_start(meta, payloads)
+
+
+def _pack_parcels(branch: Branch, stored: list[tuple[object, ...]], payloads: list[bytes]) -> None:
+    """One that rides in the log is as if its messages had been stored one by one."""
+    for queue, parcels in branch.parcels.items():
+        for parcel in parcels:
+            if parcel.run == IN_LOG:
+                assert parcel.payloads is not None
+                stored.append((queue, (list(parcel.keys), *parcel.columns[1:])))
+                payloads += parcel.payloads
+            else:
+                where = (parcel.run, parcel.run_bytes, parcel.place)
+                stored.append((queue, parcel.columns, where))
 
 
 def _all_but_stored(branch: Branch) -> tuple[Any, Any, Any]:
     """The keys it took, its marks, and what it stored and took itself."""
-    # Most branches have none of these, and nothing is made for it.
     taken: object = ()
     cancelled: object = 0
     if branch.has_cancelled or branch.cancelled:
@@ -113,10 +127,11 @@ def _all_but_stored(branch: Branch) -> tuple[Any, Any, Any]:
 
 
 def _keys_taken(branch: Branch, but: Collection[int]) -> list[tuple[str, list[int]]]:
-    return [
-        (queue, [entry.key for entry in entries if entry.key not in but])
-        for queue, entries in branch.taken.items()
-    ]
+    found = []
+    for queue, entries in branch.taken.items():
+        keys = [entry.key for entry in entries]
+        found.append((queue, [key for key in keys if key not in but] if but else keys))
+    return found
 
 
 @dataclass(frozen=True)
@@ -326,12 +341,14 @@ def _carried(branch: bytes, recovery: bytes, runs: Any, count: int, *rest: Any) 
     return CarriedBranch(branch, recovery, _runs(runs), count, *_rest_of_branch(*rest))
 
 
-def pack_parcel(
-    queue: str, keys: range, sizes: list[int], messages: MessageColumns
-) -> tuple[Columns, bytes, int]:
-    """Messages that were stored together: columns, the content of a run, where payloads begin."""
-    columns = ([keys.start], sizes, messages.digests, *messages.headers(), None)
-    return columns, *pack_with_start((queue, columns), messages.payloads)
+def parcel_columns(keys: range, sizes: Sequence[int], messages: MessageColumns) -> Columns:
+    """Messages that were stored together, field by field."""
+    return ([keys.start], sizes, messages.digests, *messages.headers(), None)
+
+
+def pack_parcel(queue: str, columns: Columns, payloads: Iterable[bytes]) -> tuple[bytes, int]:
+    """The content of a run that messages share which were stored together; where payloads begin."""
+    return pack_with_start((queue, columns), payloads)
 
 
 def pack_bundle(queue: str, entries: list[Entry], payloads: list[bytes]) -> tuple[bytes, int]:

@@ -28,6 +28,8 @@ SMALL = PagedSettings(
 )
 # The same, and four messages that one call stores are a parcel.
 PARCELS = replace(SMALL, parcel_messages_min=4, parcel_bytes_min=40)
+# The same, and those that have fewer bytes are one that rides in the log.
+PARCELS_IN_LOG = replace(PARCELS, parcel_bytes_min_in_log=1)
 
 
 class PagedFactory(StorageFactory):
@@ -43,7 +45,10 @@ class PagedFactory(StorageFactory):
     def open(self) -> Storage:
         identities = itertools.count(1)
         return PagedStorage(
-            self._disk, lambda: next(identities).to_bytes(16, "big"), time.monotonic, PARCELS
+            self._disk,
+            lambda: next(identities).to_bytes(16, "big"),
+            time.monotonic,
+            PARCELS_IN_LOG,
         )
 
     def crash(self) -> None:

@@ -1,7 +1,8 @@
 """What a paged storage is made to do while every write, sync and rename is recorded.
 
 Each scenario is short and about one thing, since most mistakes need few operations; the random ones
-mix everything. A scenario is known by its name, and with a seed it does the same again:
+mix everything. The module is long because there are many of them. A scenario is known by its name,
+and with a seed it does the same again:
 
     work = traced("moving", seed=0)         the work, its disk and what it promised
     for state in crash_states(work.disk.trace): judge(state.disk(), work.history, state.events, 0)
@@ -112,6 +113,39 @@ def _parcels(work: Work) -> None:
     work.reopen()
     work.do("checkpoint")
     work.get("q", 2)
+
+
+def _parcels_in_the_log(work: Work) -> None:
+    """Fewer bytes that one call stores ride in the log, and move into pages as a whole."""
+    work.do("create_queue", "q", PLAIN)
+    work.do("create_queue", "p", URGENT)
+    work.put("q", *(message(f"parcel {number}", 30) for number in range(5)))
+    mixed, doubtful, undone, kept = (work.branch() for _ in range(4))
+    work.do("store", mixed, "p", [message(f"p{n}", 20, priority=n) for n in range(4)])
+    work.do("store", mixed, "q", [message(f"m{number}", 25) for number in range(4)])
+    work.do("take", mixed, "q", EVERYTHING, 2)
+    work.do("store", mixed, "q", [message("alone", 40)])
+    work.do("commit_one_phase", mixed)
+    for branch in (doubtful, undone, kept):
+        work.do("store", branch, "q", [message(branch.decode(), 35)] * 4)
+        work.do("store", branch, "q", [message("in pages", 150)] * 4)
+        work.do("prepare", branch, b"r")
+    work.do("commit", kept)
+    work.put("q", *(message(f"stays {number}", 15) for number in range(6)))
+    _fill_a_segment(work)
+    work.do("checkpoint")
+    work.do("rollback", undone)
+    work.do("commit", doubtful)
+    work.get("q", 5)
+    _fill_a_segment(work)
+    work.do("checkpoint")
+    # In the pages of what is gone, while the log still tells of that.
+    work.put("q", message("over it?", 900))
+    work.get("q", 14)
+    work.reopen()
+    work.put("q", *(message(f"again {number}", 12) for number in range(4)))
+    work.do("checkpoint")
+    work.get("q", 3)
 
 
 def _mixed_branches(work: Work) -> None:
@@ -453,6 +487,7 @@ SCENARIOS: dict[str, Callable[[Work], None]] = {
     "small_puts": _small_puts,
     "large_puts": _large_puts,
     "parcels": _parcels,
+    "parcels_in_the_log": _parcels_in_the_log,
     "mixed_branches": _mixed_branches,
     "lazy_ends": _lazy_ends,
     "prepare_and_decide": _prepare_and_decide,

@@ -44,6 +44,7 @@ TINY = replace(
     segment_blocks=8,
     parcel_messages_min=4,
     parcel_bytes_min=300,
+    parcel_bytes_min_in_log=1,
     cache_bytes=300,
     log_bytes_max=9_000,
     waiting_bytes_max=6_000,

@@ -193,6 +193,35 @@ def a_record_before_its_parcels(patch: Patch) -> None:
     patch.setattr(PagedStorage, "_secure_pages", secure_pages)
 
 
+def parcels_stay_in_the_log(patch: Patch) -> None:
+    """A checkpoint leaves parcels in the log."""
+    patch.setattr(Payloads, "parcels_before", lambda *_: [])
+
+
+def _bundle_parcel(patch: Patch, change: Callable[[Checkpoint, str, Parcel, bool], object]) -> None:
+    """Parcels are moved out of the log so, when their branch is in doubt."""
+    right = Checkpoint._bundle_parcel
+
+    def bundle(self: Checkpoint, queue: str, parcel: Parcel, is_in_doubt: bool = False) -> None:
+        if is_in_doubt:
+            change(self, queue, parcel, is_in_doubt)
+        else:
+            right(self, queue, parcel)
+
+    patch.setattr(Checkpoint, "_bundle_parcel", bundle)
+
+
+def parcels_in_doubt_stay_in_the_log(patch: Patch) -> None:
+    """A checkpoint leaves parcels of a branch in doubt in the log."""
+    _bundle_parcel(patch, nothing)
+
+
+def parcels_in_doubt_are_taken_for_committed(patch: Patch) -> None:
+    """A checkpoint takes parcels of a branch in doubt for such as are in their queue."""
+    right = Checkpoint._bundle_parcel
+    _bundle_parcel(patch, lambda self, queue, parcel, _: right(self, queue, parcel))
+
+
 def free_parcels_before_the_rollback_is_on_disk(patch: Patch) -> None:
     """Pages of a parcel are free before the rollback of its branch is on disk."""
     right = Payloads.drop_parcels

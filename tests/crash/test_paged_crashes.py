@@ -19,6 +19,7 @@ FLOORS = {
     "small_puts": 170,
     "large_puts": 500,
     "parcels": 500,
+    "parcels_in_the_log": 1500,
     "mixed_branches": 260,
     "lazy_ends": 160,
     "prepare_and_decide": 180,

@@ -288,6 +288,33 @@ def test_more_pieces_are_written_than_the_kernel_takes_at_once(real: RealDisk) -
     file.close()
 
 
+def test_only_what_is_large_is_sent_to_the_disk_at_once(
+    real: RealDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda fd, at, size, how: asked.append((at, size)))
+    file = real.open("file", create=True)
+    file.write_many(7, [b"small"])
+    file.write_many(4096, [b"large" * 100_000, b"and more"])
+    assert asked == [(4096, 500_008)]
+    file.close()
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_system_that_does_not_hurry_is_no_failure(
+    real: RealDisk, monkeypatch: pytest.MonkeyPatch, is_known: bool
+) -> None:
+    if is_known:
+        monkeypatch.setattr(os, "posix_fadvise", _raising(errno.EINVAL))
+    else:
+        monkeypatch.delattr(os, "posix_fadvise")
+    file = real.open("file", create=True)
+    file.write_many(0, [b"large" * 100_000])
+    file.sync()
+    assert file.read(499_995, 5) == b"large"
+    file.close()
+
+
 def test_short_reads_inside_the_file_are_continued(
     real: RealDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:

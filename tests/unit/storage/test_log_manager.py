@@ -162,6 +162,90 @@ def test_what_follows_a_force_is_done_by_one_thread_at_a_time(
     assert sorted(done) == list(range(8))
 
 
+class _Meeting:
+    """Threads that force one record each with the same write: the first leads, the others wait."""
+
+    def __init__(self, disk: RecordingDisk, log: LogManager) -> None:
+        self._disk = disk
+        self._log = log
+        self.done: dict[int, int] = {}
+        self.raised: dict[int, BaseException] = {}
+        self.threads: list[threading.Thread] = []
+        # What happens to those whose record follows, by their number.
+        self.accidents: dict[int, BaseException] = {}
+
+    def hold(self, count: int, leads_by_itself: bool = False) -> None:
+        """They have met, and each has ended as it should or as it must."""
+        self._disk.during_sync = lambda name: self._gather(count, leads_by_itself)
+        self._log.force(self._log.append(KIND, b"before"))
+        for thread in self.threads:
+            thread.join()
+
+    def _gather(self, count: int, leads_by_itself: bool) -> None:
+        self._disk.during_sync = None
+        for number in range(count):
+            lsn = self._log.append(KIND, b"%d" % number)
+            by_itself = leads_by_itself and number == 0
+            thread = threading.Thread(target=self._force, args=(number, lsn, by_itself))
+            self.threads.append(thread)
+            thread.start()
+            while not self._log._group.has_leader or len(self._log._group.waiters) < number:
+                time.sleep(0)
+
+    def _force(self, number: int, lsn: int, by_itself: bool) -> None:
+        try:
+            self._log.force(lsn, partial(self._then, number), by_itself)
+        except (ValueError, KeyboardInterrupt) as raised:
+            self.raised[number] = raised
+
+    def _then(self, number: int) -> None:
+        assert number not in self.done
+        self.done[number] = threading.get_ident()
+        if number in self.accidents:
+            raise self.accidents[number]
+
+    def by_whom(self) -> list[int]:
+        """For each, the number of the thread that did what followed from its record."""
+        numbers = {thread.ident: number for number, thread in enumerate(self.threads)}
+        return [numbers[self.done[number]] for number in sorted(self.done)]
+
+
+@pytest.fixture
+def meeting(disk: RecordingDisk, log: LogManager) -> _Meeting:
+    return _Meeting(disk, log)
+
+
+def test_who_writes_for_others_does_what_follows_for_them(meeting: _Meeting) -> None:
+    meeting.hold(5)
+    assert (meeting.by_whom(), meeting.raised) == ([0] * 5, {})
+
+
+def test_what_goes_wrong_behind_the_record_of_one_is_told_to_that_one(meeting: _Meeting) -> None:
+    meeting.accidents = {2: ValueError("two")}
+    meeting.hold(5)
+    assert (meeting.by_whom(), meeting.raised) == ([0] * 5, meeting.accidents)
+
+
+def test_when_it_goes_wrong_for_the_leader_the_others_see_to_themselves(meeting: _Meeting) -> None:
+    meeting.accidents = {0: ValueError("zero")}
+    meeting.hold(4)
+    assert (meeting.by_whom(), meeting.raised) == ([0, 1, 2, 3], meeting.accidents)
+
+
+def test_a_leader_that_is_interrupted_leaves_the_rest_to_themselves(meeting: _Meeting) -> None:
+    interrupt = KeyboardInterrupt()
+    meeting.accidents = {2: interrupt}
+    meeting.hold(5)
+    assert meeting.by_whom() == [0, 0, 0, 3, 4]
+    # Both: who was interrupted, and whose work may be half done.
+    assert meeting.raised == {0: interrupt, 2: interrupt}
+
+
+def test_a_leader_by_itself_does_nothing_for_others(meeting: _Meeting) -> None:
+    meeting.hold(4, leads_by_itself=True)
+    assert (meeting.by_whom(), meeting.raised) == ([0, 1, 2, 3], {})
+
+
 def test_who_forces_by_itself_waits_for_nobody_who_needs_what_it_holds(
     disk: RecordingDisk, log: LogManager
 ) -> None:

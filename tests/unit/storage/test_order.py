@@ -15,6 +15,7 @@ STEPS = st.lists(
         st.tuples(st.just("add"), NUMBERS),
         st.tuples(st.just("discard"), NUMBERS),
         st.tuples(st.just("take_first"), st.integers(0, 12)),
+        st.tuples(st.just("pop_first"), st.none()),
         st.tuples(st.just("update"), st.lists(NUMBERS, max_size=12)),
         st.tuples(st.just("update"), st.builds(lambda n, c: range(n, n + c), NUMBERS, NUMBERS)),
     ),
@@ -28,6 +29,12 @@ def test_it_is_a_sorted_set(steps: list[tuple[str, object]], after: int) -> None
         patch.setattr(order, "CHUNK", 3)
         found, model = Order(), set[int]()
         for name, argument in steps:
+            if name == "pop_first":
+                lowest = min(model, default=None)
+                assert found.pop_first() == lowest
+                model.discard(-1 if lowest is None else lowest)
+                assert (len(found), list(found)) == (len(model), sorted(model))
+                continue
             answer = getattr(found, name)(argument)
             if name == "take_first":
                 assert isinstance(argument, int)

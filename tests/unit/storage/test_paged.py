@@ -27,7 +27,7 @@ from mqserver.storage.format import BLOCK_BYTES, is_segment_name
 from mqserver.storage.log_manager import read_control
 from mqserver.storage.paged import PagedSettings, PagedStorage
 from mqserver.storage.segments import SPARES_MAX
-from tests.conformance.paged_storages import PARCELS, SMALL, durable_image
+from tests.conformance.paged_storages import SMALL, durable_image
 from tests.crash.recording_disk import RecordingDisk
 from tests.unit.storage.small_stores import (
     LARGE_BYTES,
@@ -314,78 +314,7 @@ def test_a_branch_that_a_checkpoint_carries_ends_as_any_other(
     assert browsed(open_small(after_power_cut(disk))) == expected
 
 
-# --- Parcels
-
-
-@pytest.fixture
-def parcels(disk: RecordingDisk) -> PagedStorage:
-    storage = open_small(disk, PARCELS)
-    storage.create_queue("q", QueueSettings())
-    return storage
-
-
-def test_many_messages_of_one_call_are_not_written_to_the_log(
-    disk: RecordingDisk, parcels: PagedStorage
-) -> None:
-    before = parcels._log.end_lsn
-    put(parcels, *[message(100, b"%d" % (number % 10)) for number in range(200)])
-    assert parcels._log.end_lsn - before < 200 * 100 // 5
-    expected = [b"%d" % (number % 10) * 100 for number in range(200)]
-    assert browsed(open_small(after_power_cut(disk), PARCELS)) == expected
-    assert take(parcels, 200) == expected
-
-
-def test_a_parcel_stays_one_until_somebody_wants_a_message_of_it(parcels: PagedStorage) -> None:
-    keys = [put(parcels, *[message(100)] * 50) for _ in range(3)]
-    queue = parcels._index.queue("q")
-    assert (len(queue._entries), len(queue._parcels)) == (0, 3)
-    found = parcels.read("q", keys[1][7])
-    assert found is not None
-    assert found.payload == b"x" * 100
-    assert (len(queue._entries), len(queue._parcels)) == (50, 2)
-    assert parcels.queue("q").visible == 150
-    assert len(take(parcels, 120)) == 120
-    assert parcels.queue("q").payload_bytes == 30 * 100
-
-
-def test_a_branch_may_take_what_it_stored_as_a_parcel(
-    disk: RecordingDisk, parcels: PagedStorage
-) -> None:
-    branch = b"its own"
-    parcels.store(branch, "q", [message(50, b"a")])
-    parcels.store(branch, "q", [message(100, b"%d" % number) for number in range(6)])
-    taken = parcels.take(branch, "q", EVERYTHING, 3)
-    assert [each.payload[:1] for each in taken] == [b"a", b"0", b"1"]
-    parcels.prepare(branch, b"r")
-    assert parcels.branches()[0].stored == 7
-    again = open_small(after_power_cut(disk), PARCELS)
-    for each in (parcels, again):
-        each.commit(branch)
-        assert [payload[:1] for payload in browsed(each)] == [b"2", b"3", b"4", b"5"]
-
-
-def test_parcels_of_a_prioritized_queue_are_in_its_order(parcels: PagedStorage) -> None:
-    parcels.change_queue("q", QueueSettings(prioritized=True))
-    payloads = [b"%d" % number * 100 for number in range(5)]
-    urgent = [NewMessage(p, zlib.crc32(p), priority=n) for n, p in enumerate(payloads)]
-    put(parcels, *urgent)
-    assert take(parcels, 5) == payloads[::-1]
-
-
-def test_the_pages_of_a_parcel_are_free_when_its_branch_is_rolled_back(
-    disk: RecordingDisk, parcels: PagedStorage
-) -> None:
-    parcels.store(b"b", "q", [message(100)] * 100)
-    assert parcels._files.pages > 0
-    parcels.rollback(b"b")
-    assert (parcels._files.pages, parcels._payloads.runs) == (0, {})
-
-
-def test_a_parcel_with_a_large_message_or_with_few_bytes_is_none(parcels: PagedStorage) -> None:
-    put(parcels, *[message(1)] * 20)
-    put(parcels, message(LARGE_BYTES), *[message(100)] * 20)
-    assert parcels._index.queue("q")._parcels == []
-    assert len(take(parcels, 100)) == 41
+# --- Restarts
 
 
 def test_a_restart_reads_only_from_the_restart_on(
