@@ -41,7 +41,7 @@ from clients.nodes import NETWORK, Node, is_harmless
 from clients.two_phase import DatabaseBranch, Databases
 from idl import system
 from idl.call import limited
-from idl.coordination import mqParticipant
+from idl.coordination import mqParticipant, mqParticipantList
 from idl.cos import HeuristicHazard, HeuristicMixed, Status
 from idl.mapping import UserException
 from idl.mq import BranchEnded
@@ -481,7 +481,7 @@ class Transaction:
             databases.commit_prepared()
 
     def _commit_by_mark(
-        self, marked: DatabaseBranch, participants: tuple[mqParticipant, ...], deciding: Deciding
+        self, marked: DatabaseBranch, participants: mqParticipantList, deciding: Deciding
     ) -> None:
         self._status = Outcome.IN_DOUBT
         is_marked = False
@@ -510,10 +510,7 @@ class Transaction:
             raise RolledBack(self._reason)
 
     def _have_decided(
-        self,
-        participants: tuple[mqParticipant, ...],
-        deciding: Deciding,
-        databases: Databases | None,
+        self, participants: mqParticipantList, deciding: Deciding, databases: Databases | None
     ) -> None:
         self._status = Outcome.IN_DOUBT
         # What is prepared in databases need not wait until the nodes have been told.
