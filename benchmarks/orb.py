@@ -205,7 +205,7 @@ class OverPyro:
         """See `Subject.start`."""
         self._server = _server("pyro", self.folder)
         _use_tls_in_pyro(self.folder)
-        self._own = _PyroProxy(self._server.announced)
+        self._own = PyroProxy(self._server.announced)
 
     def stop(self) -> None:
         """See `Subject.stop`."""
@@ -252,7 +252,7 @@ class _InProcess:
         self._echo.call(self.data)
 
 
-class _PyroProxy(threading.local):
+class PyroProxy(threading.local):
     """A proxy for each thread, because one of Pyro5's belongs to the thread that made it."""
 
     def __init__(self, uri: str) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 import Pyro5.api
 
 from benchmarks.bare import COMMIT, DECIDE, HOST, PARTICIPANTS, PREPARE, File
-from benchmarks.orb import ServerProcess
+from benchmarks.orb import PyroProxy, ServerProcess
 
 STOCK = "stock Pyro5, the same messages"
 
@@ -28,33 +28,22 @@ class _Both:
     """Two others, who are asked at the same time."""
 
     def __init__(self, uris: list[str]) -> None:
-        self._uris = uris
+        self._first, self._second = map(PyroProxy, uris)
         self._beside = ThreadPoolExecutor(1)
-        # One proxy belongs to one thread.
-        self._own = threading.local()
 
     def ask(self, body: bytes) -> None:
         """Both have answered."""
-        first, second = self._uris
-        beside = self._beside.submit(self._ask, second, body)
-        self._ask(first, body)
+        beside = self._beside.submit(_ask, self._second, body)
+        _ask(self._first, body)
         beside.result()
 
     def close(self) -> None:
         """The second thread has ended."""
         self._beside.shutdown()
 
-    def _ask(self, uri: str, body: bytes) -> None:
-        proxy = getattr(self._own, "proxy", None)
-        if proxy is None:
-            proxy = self._own.proxy = _proxy(uri)
-        proxy.call(body)
 
-
-def _proxy(uri: str) -> Pyro5.api.Proxy:
-    proxy = Pyro5.api.Proxy(uri)
-    proxy._pyroSerializer = "msgpack"
-    return proxy
+def _ask(other: PyroProxy, body: bytes) -> None:
+    other.proxy.call(body)
 
 
 class _Participant:
@@ -111,7 +100,7 @@ class StockTwoPhase:
         log = str(self.folder / "coordinator")
         self._processes.append(ServerProcess("benchmarks.stock", "coordinator", log, *nodes))
         self._nodes = _Both(nodes)
-        self._coordinator = _proxy(self._processes[-1].announced)
+        self._coordinator = PyroProxy(self._processes[-1].announced)
 
     def _file_of(self, number: int) -> list[str]:
         return [str(self.folder / f"participant-{number}")] if self.is_forced else []
@@ -119,14 +108,13 @@ class StockTwoPhase:
     def stop(self) -> None:
         """See `Subject.stop`."""
         self._nodes.close()
-        self._coordinator._pyroRelease()
         for process in self._processes:
             process.stop()
 
     def one_call(self) -> None:
         """See `Subject.one_call`."""
         self._nodes.ask(PREPARE)
-        self._coordinator.call(DECIDE)
+        _ask(self._coordinator, DECIDE)
 
 
 if __name__ == "__main__":
