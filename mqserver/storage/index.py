@@ -84,8 +84,10 @@ class Branch:
     @property
     def is_read_only(self) -> bool:
         """Whether there is nothing to commit."""
-        stored = self.parcels or any(self.stored.values())
-        return not stored and not any(self.taken.values()) and not self.marks
+        for entries in self.stored.values():
+            if entries:
+                return False
+        return not self.parcels and not any(self.taken.values()) and not self.marks
 
     def take(self, queue: str, entries: list[Entry]) -> None:
         """The branch holds these messages; some may be such as it stored itself."""

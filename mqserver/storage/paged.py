@@ -539,7 +539,10 @@ class PagedStorage(PagedQueues):
     def outcome(self, branch: bytes) -> Outcome:
         """See `Storage.outcome`."""
         with self._lock:
-            return self._shown.outcome(branch)
+            # As `_shown` does, for a question that comes with every transaction.
+            if self._log.failure is not None:
+                raise self._log.failure
+            return self._index.outcome(branch)
 
     def branches(self) -> list[BranchInfo]:
         """See `Storage.branches`."""
