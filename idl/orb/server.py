@@ -118,7 +118,9 @@ class Server:
         self._call_policy = self._policy(frames.INVOKE, self._limits.message_bytes_max)
         self._pump: Pump[_Peer] | None = None
         if serving.takes_turns:
-            self._pump = Pump(self._take_turn, self._dismiss, limits.idle_s)
+            # The peer has sent something; it is answered, or left to a helper.
+            attend = partial(self._do, self._answer_promptly)
+            self._pump = Pump(attend, self._dismiss, limits.idle_s)
         self._acceptor = threading.Thread(target=self._accept, name="orb-accept", daemon=True)
         self._acceptor.start()
 
@@ -360,10 +362,6 @@ class Server:
         peer.send(reply, time.monotonic() + self._limits.message_s, sent)
 
     # --- In turns with others. See `idl.orb.pump`
-
-    def _take_turn(self, peer: _Peer) -> None:
-        """The peer has sent something; it is answered, or left to a helper."""
-        self._do(self._answer_promptly, peer)
 
     def _answer_promptly(self, peer: _Peer) -> bool:
         """Whether the peer stays. See `_do`."""
