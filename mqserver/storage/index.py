@@ -117,6 +117,18 @@ class Branch:
                 return next(iter(self.stored.values()))
         return [entry for entries in self.to_add().values() for entry in entries]
 
+    def only(self) -> tuple[str, Entry] | None:
+        """The queue and the message, of a branch that stored one in the log and did nothing else.
+
+        Most are such, and there is little to be asked of them.
+        """
+        if len(self.stored) != 1 or self.taken or self.parcels or self.marks or self.cancelled:
+            return None
+        ((queue, entries),) = self.stored.items()
+        if len(entries) != 1 or entries[0].run != IN_LOG:
+            return None
+        return queue, entries[0]
+
     def all_parcels(self) -> list[Parcel]:
         """Its parcels, of all queues."""
         return [parcel for parcels in self.parcels.values() for parcel in parcels]

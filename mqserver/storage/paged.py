@@ -50,6 +50,7 @@ from mqserver.storage.paged_queues import PagedQueues, PagedSettings, Turns
 from mqserver.storage.records import (
     pack_branch,
     pack_judgement,
+    pack_only,
     pack_parcel,
     pack_plain,
     parcel_columns,
@@ -60,6 +61,7 @@ __all__ = ["PagedSettings", "PagedStorage", "Turns"]
 # To look one up in its class, at each end of a branch, takes four times as long.
 _ACTIVE, _PREPARED, _COMMITTED = Outcome.ACTIVE, Outcome.PREPARED, Outcome.COMMITTED
 _END, _VOTE = RecordKind.COMMITTED, RecordKind.PREPARED
+_HEADER_BYTES = RECORD_HEADER.size
 _HEURISTIC = (Outcome.HEURISTICALLY_COMMITTED, Outcome.HEURISTICALLY_ROLLED_BACK)
 
 
@@ -384,15 +386,22 @@ class PagedStorage(PagedQueues):
 
     def _append_branch(self, kind: RecordKind, actor: Branch) -> int:
         """The branch's record is appended, and everything it refers to is on disk."""
-        added = actor.added()
+        only = actor.only()
+        added = [] if only is not None else actor.added()
         try:
+            if only is not None:
+                body, start = pack_only(actor, *only)
+                with self._lock:
+                    lsn = actor.lsn = self._log.append(kind, body)
+                    only[1].place = lsn + _HEADER_BYTES + start
+                    return lsn
             if actor.has_pages:
                 self._secure_pages(added, bool(actor.parcels))
             body, start = pack_branch(actor)
             with self._lock:
                 is_small = not added and not actor.parcels
                 lsn = actor.lsn = self._log.append(kind, body, is_small)
-                end = place(added, lsn + RECORD_HEADER.size + start, self._files.room)
+                end = place(added, lsn + _HEADER_BYTES + start, self._files.room)
                 if actor.parcels:
                     place_parcels(actor.all_parcels(), end)
                 return lsn
