@@ -285,7 +285,7 @@ class WatchedStorage:
     def commit_one_phase(self, branch: bytes) -> None:
         """See `Storage.commit_one_phase`."""
         self._storage.commit_one_phase(branch)
-        self._ended(branch, Outcome.COMMITTED)
+        self._ended(branch, _AS_MOST)
 
     def rollback(self, branch: bytes) -> Outcome:
         """See `Storage.rollback`."""

@@ -157,10 +157,12 @@ class NodeServant:
         if not new:
             return NO_KEYS
         count = len(new)
-        if type(new) is MessageColumns:
+        if count == 1:
+            size = len(new[0].payload)
+        elif type(new) is MessageColumns:
             size = sum(map(len, new.payloads))
         else:
-            size = len(new[0].payload) if count == 1 else sum([len(each.payload) for each in new])
+            size = sum([len(each.payload) for each in new])
         self._work.count_stored(found, count, size)
         keys = self._queues.store(found.id, queue, new)
         found.stored += count
@@ -286,6 +288,11 @@ class NodeServant:
 
     def _read_work(self, call: Call, work: mqWorkList) -> list[_Prepared]:
         """Everything is checked before anything is done."""
+        if len(work) == 1:
+            # The common case of one queue, with nothing to be summed up.
+            (only,) = work
+            self._check_count(len(only.puts.payloads) + len(only.removes))
+            return [self._read_one(call, only, self._parts.now_us(), 0)]
         count = 0
         for each in work:
             count += len(each.puts.payloads) + len(each.removes)
