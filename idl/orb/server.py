@@ -40,6 +40,8 @@ _CONTEXT = codec_of(Structure(PropagationContext))
 _NO_REQUEST = bytes(16)
 # In half of the time that its own way to be made takes.
 _new_tuple = tuple.__new__
+# Looked up once: each is used with every request.
+_pack, _unpack_call, _encode, _RESULT = wire.pack, wire.unpack_call, frames.encode, frames.RESULT
 
 
 class _NoReferences:
@@ -331,7 +333,7 @@ class Server:
         references = peer.references
         transaction = None
         try:
-            name, operation, arguments = wire.unpack_call(body)
+            name, operation, arguments = _unpack_call(body)
             if packed:
                 transaction = _read_transaction(packed, references)
         except wire.TooMany as too_many:
@@ -346,7 +348,7 @@ class Server:
 
     def _reply(self, seq: int, request_id: bytes, answer: Answer) -> bytes:
         plain, is_exception = answer
-        body = wire.pack(plain)
+        body = _pack(plain)
         if len(body) > self._body_bytes_max:
             text = (
                 f"the answer has {len(body)} bytes, {self._body_bytes_max} are allowed: "
@@ -356,7 +358,7 @@ class Server:
             plain, is_exception = _refusal(told, _NO_REFERENCES)
             body = wire.pack(plain)
         flags = frames.EXCEPTION if is_exception else 0
-        return frames.encode(frames.RESULT, seq, request_id, body, b"", flags)
+        return _encode(_RESULT, seq, request_id, body, b"", flags)
 
     def _send(self, peer: _Peer, reply: bytes, sent: int = 0) -> None:
         peer.send(reply, time.monotonic() + self._limits.message_s, sent)

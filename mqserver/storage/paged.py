@@ -60,7 +60,8 @@ __all__ = ["PagedSettings", "PagedStorage", "Turns"]
 
 # To look one up in its class, at each end of a branch, takes four times as long.
 _ACTIVE, _PREPARED, _COMMITTED = Outcome.ACTIVE, Outcome.PREPARED, Outcome.COMMITTED
-_END, _VOTE = RecordKind.COMMITTED, RecordKind.PREPARED
+_END, _VOTE, _DECISION = RecordKind.COMMITTED, RecordKind.PREPARED, RecordKind.COMMIT
+_FOR = Vote.COMMIT
 _HEADER_BYTES = RECORD_HEADER.size
 _HEURISTIC = (Outcome.HEURISTICALLY_COMMITTED, Outcome.HEURISTICALLY_ROLLED_BACK)
 
@@ -314,7 +315,7 @@ class PagedStorage(PagedQueues):
         lsn = self._append_branch(_VOTE, actor)
         self._force(actor, lsn, partial(self._promise, actor))
         self._checkpoint_if_due()
-        return Vote.COMMIT
+        return _FOR
 
     def _promise(self, actor: Branch) -> None:
         with self._lock:
@@ -331,7 +332,7 @@ class PagedStorage(PagedQueues):
             if actor is None:
                 outcome = self._refuse_unless(branch, _COMMITTED, *_HEURISTIC)
             else:
-                lsn = self._log.append(RecordKind.COMMIT, pack_plain(branch), may_use_spare=True)
+                lsn = self._log.append(_DECISION, pack_plain(branch), may_use_spare=True)
                 actor.is_ending = force
                 if not force:
                     self._complete(actor, is_durable=False)

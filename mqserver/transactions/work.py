@@ -62,7 +62,7 @@ _TELLING = (
 )
 # To look one up in its class takes four times as long.
 _UNKNOWN, _ACTIVE, _PREPARED = Outcome.UNKNOWN, Outcome.ACTIVE, Outcome.PREPARED
-_COMMITTED = Status.COMMITTED
+_COMMITTED, _IN_DOUBT, _FOR = Status.COMMITTED, Status.PREPARED, Vote.COMMIT
 _COMMIT_ONE_PHASE, _NO_COMPLETION = mqCompletion.COMMIT_ONE_PHASE, mqCompletion.NONE
 
 
@@ -289,9 +289,9 @@ class Work:
                 self._storage.commit_one_phase(found.id)
                 return _COMMITTED, False
             found.vote = resource.prepare(self._storage, found.id, recovery)
-            if found.vote is not Vote.COMMIT:
+            if found.vote is not _FOR:
                 raise ended(found.id, Outcome.ROLLED_BACK)
-            return Status.PREPARED, False
+            return _IN_DOUBT, False
         finally:
             lock.release()
 
