@@ -388,14 +388,15 @@ class PagedStorage(PagedQueues):
     def _append_branch(self, kind: RecordKind, actor: Branch) -> int:
         """The branch's record is appended, and everything it refers to is on disk."""
         only = actor.only()
-        added = [] if only is not None else actor.added()
         try:
             if only is not None:
+                # There are no pages to be secured, and there is one place.
                 body, start = pack_only(actor, *only)
                 with self._lock:
                     lsn = actor.lsn = self._log.append(kind, body)
                     only[1].place = lsn + _HEADER_BYTES + start
                     return lsn
+            added = actor.added()
             if actor.has_pages:
                 self._secure_pages(added, bool(actor.parcels))
             body, start = pack_branch(actor)
