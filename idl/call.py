@@ -119,6 +119,10 @@ class Call(NamedTuple):
 _SERVING: ContextVar[Call | None] = ContextVar("oncemq_serving", default=None)
 
 
+# The call that this thread is serving, or None.
+call_here: Callable[[], Call | None] = _SERVING.get
+
+
 def current_call() -> Call:
     """The call that this thread is serving."""
     call = _SERVING.get()

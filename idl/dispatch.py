@@ -106,7 +106,9 @@ class ObjectTable:
         try:
             # Permission first: whoever may not use an object does not learn whether it exists.
             self._authorize(call, name, operation)
-            function, codec, takes_turns = self._find(name, operation)
+            published = self._objects.get(name)
+            found = None if published is None else published.operations.get(operation)
+            function, codec, takes_turns = found or self._find(name, operation)
             if not takes_turns:
                 step_aside()
             values = codec.read_arguments(arguments, references)

@@ -287,8 +287,8 @@ class Queues:
         settings = known.settings
         if not self._is_enabled or not settings.enabled:
             raise QueueDisabled(queue)
-        if len(messages) == 1 and not messages[0].attributes:
-            largest, widest = len(messages[0].payload) + HEADER_BYTES, VALUES_PER_MESSAGE
+        if len(messages) == 1 and not (only := messages[0]).attributes:
+            largest, widest = len(only.payload) + HEADER_BYTES, VALUES_PER_MESSAGE
         elif type(messages) is MessageColumns and not messages.has_attributes:
             largest = weight(max(messages.payloads, key=len), ())
             widest = values_of(())

@@ -40,6 +40,8 @@ _CONTEXT = codec_of(Structure(PropagationContext))
 _NO_REQUEST = bytes(16)
 # In half of the time that its own way to be made takes.
 _new_tuple = tuple.__new__
+# Looked up once: each is used with every request.
+_pack, _unpack_call, _encode, _RESULT = wire.pack, wire.unpack_call, frames.encode, frames.RESULT
 
 
 class _NoReferences:
@@ -118,7 +120,9 @@ class Server:
         self._call_policy = self._policy(frames.INVOKE, self._limits.message_bytes_max)
         self._pump: Pump[_Peer] | None = None
         if serving.takes_turns:
-            self._pump = Pump(self._take_turn, self._dismiss, limits.idle_s)
+            # The peer has sent something; it is answered, or left to a helper.
+            attend = partial(self._do, self._answer_promptly)
+            self._pump = Pump(attend, self._dismiss, limits.idle_s)
         self._acceptor = threading.Thread(target=self._accept, name="orb-accept", daemon=True)
         self._acceptor.start()
 
@@ -329,7 +333,7 @@ class Server:
         references = peer.references
         transaction = None
         try:
-            name, operation, arguments = wire.unpack_call(body)
+            name, operation, arguments = _unpack_call(body)
             if packed:
                 transaction = _read_transaction(packed, references)
         except wire.TooMany as too_many:
@@ -344,7 +348,7 @@ class Server:
 
     def _reply(self, seq: int, request_id: bytes, answer: Answer) -> bytes:
         plain, is_exception = answer
-        body = wire.pack(plain)
+        body = _pack(plain)
         if len(body) > self._body_bytes_max:
             text = (
                 f"the answer has {len(body)} bytes, {self._body_bytes_max} are allowed: "
@@ -354,16 +358,12 @@ class Server:
             plain, is_exception = _refusal(told, _NO_REFERENCES)
             body = wire.pack(plain)
         flags = frames.EXCEPTION if is_exception else 0
-        return frames.encode(frames.RESULT, seq, request_id, body, b"", flags)
+        return _encode(_RESULT, seq, request_id, body, b"", flags)
 
     def _send(self, peer: _Peer, reply: bytes, sent: int = 0) -> None:
         peer.send(reply, time.monotonic() + self._limits.message_s, sent)
 
     # --- In turns with others. See `idl.orb.pump`
-
-    def _take_turn(self, peer: _Peer) -> None:
-        """The peer has sent something; it is answered, or left to a helper."""
-        self._do(self._answer_promptly, peer)
 
     def _answer_promptly(self, peer: _Peer) -> bool:
         """Whether the peer stays. See `_do`."""

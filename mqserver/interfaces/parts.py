@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from idl import system
-from idl.call import Call, Orb, current_call
+from idl.call import Call, Orb, call_here, current_call
 from idl.mapping import InvalidValue
 from idl.mq import USEC_PER_SEC, check_queue_name
 from mqserver.permissions import Permissions, Right
@@ -55,7 +55,8 @@ class Parts:
         """The call that is being served; refused while the node is being shut down."""
         if self.is_closing:
             raise system.TRANSIENT("the node is being shut down; try again when it is back")
-        return current_call()
+        call = call_here()
+        return current_call() if call is None else call
 
     def check(self, call: Call, queue: str, right: Right, operation: str) -> None:
         """Raises NO_PERMISSION unless the caller may do this to the queue; it need not exist."""

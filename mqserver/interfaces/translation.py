@@ -13,7 +13,7 @@ from threading import get_ident
 from typing import Any, TypeVar, cast
 
 from idl import mq, system
-from idl.checksums import crc32, crc32_of_each
+from idl.checksums import MUCH_BYTES, crc32, crc32_of_each, crc32_of_little
 from idl.cos import Status
 from idl.mapping import UserException, fields_of, operations_of
 from idl.mq import (
@@ -80,9 +80,11 @@ def new_messages(
 ) -> Sequence[NewMessage]:
     """The messages of a batch, each with the digest that came with it, which is checked."""
     payloads, digests = batch.payloads, batch.digests
-    is_only = len(payloads) == 1 and len(payloads[0]) <= message_bytes_max
-    if is_only and crc32(payloads[0]) == digests[0]:
-        return [_only_message(batch, now_us, sender)]
+    if len(payloads) == 1:
+        size = len(payloads[0])
+        sum_up = crc32_of_little if size < MUCH_BYTES else crc32
+        if size <= message_bytes_max and sum_up(payloads[0]) == digests[0]:
+            return [_only_message(batch, now_us, sender)]
     if not payloads:
         return []
     is_whole = crc32_of_each(payloads) == digests
@@ -176,10 +178,11 @@ def _microseconds(time: mqTimestamp) -> int:
 
 def key_texts(keys: Iterable[int]) -> mqKeyList:
     """Keys as clients know them; see `key_text`."""
-    if isinstance(keys, range) and len(keys) == 1:
-        return (key_text(keys.start),)
-    if isinstance(keys, range) and len(keys) > 1 and keys.step == 1:
-        return tuple(_texts_of_range(keys))
+    if type(keys) is range:
+        if len(keys) == 1:
+            return (key_text(keys.start),)
+        if len(keys) > 1 and keys.step == 1:
+            return tuple(_texts_of_range(keys))
     told = tuple(keys)
     if len(told) > 1 and told == tuple(together := range(told[0], told[0] + len(told))):
         # One behind the other, as they were put.

@@ -78,7 +78,7 @@ from typing import Any, NamedTuple
 
 import msgpack
 
-from idl.checksums import crc32
+from idl.checksums import crc32, crc32_of_little
 from mqserver.errors import Corruption
 
 FORMAT_VERSION = 3
@@ -101,6 +101,10 @@ _BLOCK_REST = struct.Struct("<IQHHI488s")
 _RECORD_START = struct.Struct("<II")
 _RECORD_REST = struct.Struct("<QB")
 _PAGE_REST = struct.Struct("<IQQII")
+# Looked up once: each is used with every record that is written.
+_pack_crc, _pack_block, _pack_length = _CRC.pack, _BLOCK_REST.pack, _META_LENGTH.pack
+_pack_record_start, _pack_record_rest = _RECORD_START.pack, _RECORD_REST.pack
+_LENGTH_BYTES = _META_LENGTH.size
 
 CONTENT_BYTES = BLOCK_BYTES - BLOCK_HEADER.size
 MAGIC = b"ONCEMQ\0\0"
@@ -146,8 +150,11 @@ def encode_blocks(
 
     `synced` is the number of the block up to which everything was synced before.
     """
-    if 0 < len(content) <= CONTENT_BYTES:
-        return _encode_block(seed, epoch, number, synced, content, 0)
+    used = len(content)
+    if 0 < used <= CONTENT_BYTES and number - synced <= DISTANCE_MAX:
+        # The common case of one block: as below, with nothing to be looked for.
+        rest = _pack_block(epoch, number, used, 0, number - synced, content)
+        return _pack_crc(crc32_of_little(rest, seed)) + rest
     blocks = []
     position = 0
     for offset in range(0, len(content), CONTENT_BYTES):
@@ -165,12 +172,10 @@ def encode_blocks(
 def _encode_block(
     seed: int, epoch: int, number: int, synced: int, content: bytes | bytearray, first: int
 ) -> bytes:
-    distance = number - synced
-    if distance > DISTANCE_MAX:
-        distance = DISTANCE_MAX
+    distance = min(number - synced, DISTANCE_MAX)
     # What the content does not fill is zeros.
-    rest = _BLOCK_REST.pack(epoch, number, len(content), first, distance, content)
-    return _CRC.pack(crc32(rest, seed)) + rest
+    rest = _pack_block(epoch, number, len(content), first, distance, content)
+    return _pack_crc(crc32_of_little(rest, seed)) + rest
 
 
 def blank_blocks(seed: int, number: int, count: int) -> bytes:
@@ -237,8 +242,8 @@ class Record(NamedTuple):
 
 def encode_record(lsn: int, kind: RecordKind, body: bytes) -> bytes:
     """The bytes of a record that begins at this LSN."""
-    rest = _RECORD_REST.pack(lsn, kind) + body
-    return _RECORD_START.pack(len(body), crc32(rest)) + rest
+    rest = _pack_record_rest(lsn, kind) + body
+    return _pack_record_start(len(body), crc32(rest)) + rest
 
 
 def decode_record(lsn: int, data: bytes, where: str = "the log") -> Record:
@@ -274,8 +279,8 @@ def pack_with_start(meta: Any, payloads: Iterable[bytes]) -> tuple[bytes, int]:
     packed: bytes = packer.pack(meta)
     if len(packed) <= _KEPT_BYTES_MAX:
         _PACKERS.append(packer)
-    body = b"".join((_META_LENGTH.pack(len(packed)), packed, *payloads))
-    return body, _META_LENGTH.size + len(packed)
+    size = len(packed)
+    return b"".join((_pack_length(size), packed, *payloads)), _LENGTH_BYTES + size
 
 
 def unpack_body(body: bytes, where: str) -> tuple[Any, int]:

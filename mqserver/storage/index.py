@@ -84,8 +84,10 @@ class Branch:
     @property
     def is_read_only(self) -> bool:
         """Whether there is nothing to commit."""
-        stored = self.parcels or any(self.stored.values())
-        return not stored and not any(self.taken.values()) and not self.marks
+        for entries in self.stored.values():
+            if entries:
+                return False
+        return not self.parcels and not any(self.taken.values()) and not self.marks
 
     def take(self, queue: str, entries: list[Entry]) -> None:
         """The branch holds these messages; some may be such as it stored itself."""
@@ -114,6 +116,18 @@ class Branch:
             if len(self.stored) == 1:
                 return next(iter(self.stored.values()))
         return [entry for entries in self.to_add().values() for entry in entries]
+
+    def only(self) -> tuple[str, Entry] | None:
+        """The queue and the message, of a branch that stored one in the log and did nothing else.
+
+        Most are such, and there is little to be asked of them.
+        """
+        if len(self.stored) != 1 or self.taken or self.parcels or self.marks or self.cancelled:
+            return None
+        ((queue, entries),) = self.stored.items()
+        if len(entries) != 1 or entries[0].run != IN_LOG:
+            return None
+        return queue, entries[0]
 
     def all_parcels(self) -> list[Parcel]:
         """Its parcels, of all queues."""

@@ -50,6 +50,7 @@ CONTROL_NEW_NAME = "control-new"
 # Files in the directory that people write, and that say nothing of a log.
 SETTINGS_ENDINGS = (".toml", ".toml.new")
 READ_BLOCKS = 2048
+_HEADER_BYTES = RECORD_HEADER.size
 
 
 class _Waiter:
@@ -234,7 +235,7 @@ class LogManager:
                 raise self.failure
             assert self._doubtful is None, "the log was examined, and not begun"
             lsn = self.reached
-            end = lsn + RECORD_HEADER.size + len(body)
+            end = lsn + _HEADER_BYTES + len(body)
             last = end // CONTENT_BYTES
             if last > self._ready_for:
                 self._make_room(last, may_use_spare)
@@ -302,7 +303,7 @@ class LogManager:
         is_safe = False
         try:
             self._write_group(group)
-            is_safe = self.is_on_disk(lsn)
+            is_safe = lsn < self._synced * CONTENT_BYTES or self.is_on_disk(lsn)
             assert is_safe, "a group is written by its leader, or by somebody before it"
             then()
             # From here on nobody joins the group: it is on disk.
@@ -331,14 +332,15 @@ class LogManager:
                     return
                 if self.failure is not None:
                     raise self.failure
-                self._writing = (self._base, self._content)
+                content, base = self._content, self._base
+                self._writing = (base, content)
                 self._writing_starts = self._starts
                 self._writing_group = group
                 self._group = _Group()
-                self._base += -(-len(self._content) // CONTENT_BYTES)
+                self._base = base = base + -(-len(content) // CONTENT_BYTES)
                 self._content = bytearray()
                 self._starts = []
-                self.reached = self._base * CONTENT_BYTES
+                self.reached = base * CONTENT_BYTES
             self._write_out()
 
     def force_all(self) -> None:

@@ -44,17 +44,20 @@ class Order:
 
     def add(self, number: int) -> None:
         """The number is among them; it may have been before."""
-        if not self._highest or number > self._highest[-1]:
-            last = self._chunks[-1] if self._chunks else None
+        highest = self._highest
+        if highest:
+            if number <= highest[-1]:
+                self._insert(number)
+                return
+            last = self._chunks[-1]
             if type(last) is list and len(last) < CHUNK:
                 last.append(number)
-                self._highest[-1] = number
-            else:
-                self._chunks.append([number])
-                self._highest.append(number)
-            self._count += 1
-        else:
-            self._insert(number)
+                highest[-1] = number
+                self._count += 1
+                return
+        self._chunks.append([number])
+        highest.append(number)
+        self._count += 1
 
     def update(self, numbers: Iterable[int]) -> None:
         """All of the numbers are among them."""

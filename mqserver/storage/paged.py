@@ -50,6 +50,7 @@ from mqserver.storage.paged_queues import PagedQueues, PagedSettings, Turns
 from mqserver.storage.records import (
     pack_branch,
     pack_judgement,
+    pack_only,
     pack_parcel,
     pack_plain,
     parcel_columns,
@@ -59,7 +60,9 @@ __all__ = ["PagedSettings", "PagedStorage", "Turns"]
 
 # To look one up in its class, at each end of a branch, takes four times as long.
 _ACTIVE, _PREPARED, _COMMITTED = Outcome.ACTIVE, Outcome.PREPARED, Outcome.COMMITTED
-_END, _VOTE = RecordKind.COMMITTED, RecordKind.PREPARED
+_END, _VOTE, _DECISION = RecordKind.COMMITTED, RecordKind.PREPARED, RecordKind.COMMIT
+_FOR = Vote.COMMIT
+_HEADER_BYTES = RECORD_HEADER.size
 _HEURISTIC = (Outcome.HEURISTICALLY_COMMITTED, Outcome.HEURISTICALLY_ROLLED_BACK)
 
 
@@ -312,7 +315,7 @@ class PagedStorage(PagedQueues):
         lsn = self._append_branch(_VOTE, actor)
         self._force(actor, lsn, partial(self._promise, actor))
         self._checkpoint_if_due()
-        return Vote.COMMIT
+        return _FOR
 
     def _promise(self, actor: Branch) -> None:
         with self._lock:
@@ -329,7 +332,7 @@ class PagedStorage(PagedQueues):
             if actor is None:
                 outcome = self._refuse_unless(branch, _COMMITTED, *_HEURISTIC)
             else:
-                lsn = self._log.append(RecordKind.COMMIT, pack_plain(branch), may_use_spare=True)
+                lsn = self._log.append(_DECISION, pack_plain(branch), may_use_spare=True)
                 actor.is_ending = force
                 if not force:
                     self._complete(actor, is_durable=False)
@@ -384,15 +387,23 @@ class PagedStorage(PagedQueues):
 
     def _append_branch(self, kind: RecordKind, actor: Branch) -> int:
         """The branch's record is appended, and everything it refers to is on disk."""
-        added = actor.added()
+        only = actor.only()
         try:
+            if only is not None:
+                # There are no pages to be secured, and there is one place.
+                body, start = pack_only(actor, *only)
+                with self._lock:
+                    lsn = actor.lsn = self._log.append(kind, body)
+                    only[1].place = lsn + _HEADER_BYTES + start
+                    return lsn
+            added = actor.added()
             if actor.has_pages:
                 self._secure_pages(added, bool(actor.parcels))
             body, start = pack_branch(actor)
             with self._lock:
                 is_small = not added and not actor.parcels
                 lsn = actor.lsn = self._log.append(kind, body, is_small)
-                end = place(added, lsn + RECORD_HEADER.size + start, self._files.room)
+                end = place(added, lsn + _HEADER_BYTES + start, self._files.room)
                 if actor.parcels:
                     place_parcels(actor.all_parcels(), end)
                 return lsn
@@ -539,7 +550,10 @@ class PagedStorage(PagedQueues):
     def outcome(self, branch: bytes) -> Outcome:
         """See `Storage.outcome`."""
         with self._lock:
-            return self._shown.outcome(branch)
+            # As `_shown` does, for a question that comes with every transaction.
+            if self._log.failure is not None:
+                raise self._log.failure
+            return self._index.outcome(branch)
 
     def branches(self) -> list[BranchInfo]:
         """See `Storage.branches`."""

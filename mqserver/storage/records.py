@@ -75,6 +75,12 @@ def payloads_of(entries: list[Entry]) -> list[bytes]:
 # --- Branches ------------------------------------------------------------------------------------
 
 
+def pack_only(branch: Branch, queue: str, entry: Entry) -> tuple[bytes, int]:
+    """As `pack_branch`, of a branch that stored this message in the log and did nothing else."""
+    stored = [(queue, _columns_of_one(entry))]
+    return pack_with_start((branch.id, branch.recovery, stored, (), (), 0), (entry.payload or b"",))
+
+
 def pack_branch(branch: Branch) -> tuple[bytes, int]:
     """The body that says all a branch has done, and where in it the payloads begin."""
     stored: list[tuple[object, ...]] = []

@@ -28,6 +28,8 @@ from mqserver.storage.contract import Outcome, Storage
 audit = logging.getLogger("oncemq.audit")
 
 NOT_YOURS = "there is no such branch of this caller's"
+# To look it up in its class, with each branch, takes four times as long.
+_ACTIVE = Outcome.ACTIVE
 
 STATUS_OF = {
     Outcome.UNKNOWN: Status.NO_TRANSACTION,
@@ -116,7 +118,7 @@ class Branch:
         self.stored = 0
         self.stored_bytes = 0
         self.taken = 0
-        self.outcome = Outcome.ACTIVE
+        self.outcome = _ACTIVE
         self.vote: Vote | None = None
         # Frozen lists of messages that the branch has taken, by name.
         self.lists: dict[str, FrozenList] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mqserver.arrivals import Arrival, WatchedStorage
+from mqserver.arrivals import Arrival, Counts, WatchedStorage
 from mqserver.errors import BranchEnded, QueueNotFound
 from mqserver.storage.contract import (
     EVERYTHING,
@@ -133,6 +133,21 @@ def test_an_end_that_is_repeated_is_told_as_an_end_only(watched: Watched) -> Non
     watched.storage.commit_one_phase(B)
     watched.storage.commit_one_phase(B)
     assert len(watched.heard) == 1
+
+
+@pytest.mark.parametrize(
+    ("stores", "put"),
+    [([("q", [1])], 1), ([("q", [1, 2])], 2), ([("q", [1]), ("p", [2, 3])], 3), ([("q", [])], 0)],
+)
+def test_what_commits_is_counted_unless_it_changed_nothing(
+    watched: Watched, stores: list[tuple[str, list[int]]], put: int
+) -> None:
+    for queue, groups in stores:
+        watched.store(B, queue, *groups)
+    watched.storage.commit_one_phase(B)
+    ends = {Outcome.COMMITTED: 1} if put else {}
+    assert watched.storage.counts() == Counts(put, 0, ends)
+    assert [arrival.queue for arrival in watched.heard] == [queue for queue, _ in stores]
 
 
 def test_a_read_only_vote_is_an_end(watched: Watched) -> None:

@@ -229,6 +229,29 @@ def test_a_branch_without_changes_is_read_only() -> None:
     assert not branch.is_read_only
 
 
+def test_a_branch_that_did_more_than_store_one_message_is_told_apart() -> None:
+    def branch(**changed: object) -> Branch:
+        made = Branch(b"b")
+        made.stored = {"q": [_entry(1)]}
+        for name, value in changed.items():
+            setattr(made, name, value)
+        return made
+
+    only = branch().only()
+    assert only is not None
+    assert (only[0], only[1].key) == ("q", 1)
+    assert branch(stored={}).only() is None
+    assert branch(stored={"q": []}).only() is None
+    assert branch(stored={"q": [_entry(1), _entry(2)]}).only() is None
+    assert branch(stored={"q": [_entry(1)], "r": []}).only() is None
+    assert branch(taken={"q": []}, marks={"a": 1}).only() is None
+    assert branch(taken={"q": [_entry(2)]}).only() is None
+    assert branch(cancelled={"q": (1, 1)}).only() is None
+    in_pages = branch()
+    in_pages.stored["q"][0].run = 3
+    assert in_pages.only() is None
+
+
 def test_only_the_latest_outcomes_are_remembered() -> None:
     index = Index(outcomes_kept=3)
     for name in (b"a", b"b", b"c", b"a", b"d"):

@@ -22,6 +22,7 @@ from mqserver.storage.records import (
     pack_bundle,
     pack_checkpoint,
     pack_judgement,
+    pack_only,
     pack_plain,
     pack_queue,
     read_branch,
@@ -143,6 +144,21 @@ def test_payloads_are_where_the_messages_say(stored: dict[str, list[Entry]]) -> 
         if entry.run == IN_LOG:
             at = entry.place - record.body_lsn
             assert body[at : at + entry.size] == original.payload
+
+
+@given(queue=NAMES, recovery=st.binary(max_size=20), entries=entry_lists())
+def test_one_message_is_written_as_any_branch_is(
+    queue: str, recovery: bytes, entries: list[Entry]
+) -> None:
+    branch = Branch(b"b")
+    branch.recovery = recovery
+    branch.stored = {queue: entries}
+    only = branch.only()
+    if len(entries) != 1 or entries[0].run != IN_LOG:
+        assert only is None
+    else:
+        assert only == (queue, entries[0])
+        assert pack_only(branch, *only) == pack_branch(branch)
 
 
 def test_a_plain_count_of_what_a_branch_took_of_its_own_can_still_be_read() -> None:
