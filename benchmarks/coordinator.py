@@ -26,6 +26,7 @@ from benchmarks.measure import Bar, Comparison, Setting
 from benchmarks.orb import PYRO, OverPyro, ServerProcess
 from benchmarks.stock import StockTwoPhase
 from clients.deciding import Deciding
+from idl import memory
 from idl.call import Address
 from idl.cos import RecoveryCoordinator, Status, Vote, otid_t
 from idl.mapping import String, interface, operation
@@ -137,6 +138,8 @@ class _WorkerServant:
 
 def _serve_participant() -> None:
     # As a node does.
+    memory.look_for_rings_seldom()
+    memory.keep_what_is_free()
     orb = NetworkOrb(Address(HOST, 0), takes_turns=True)
     storage = MemoryStorage(time.monotonic)
     Resources(orb, storage).publish()

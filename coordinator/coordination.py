@@ -36,7 +36,6 @@ from idl.coordination import (
     mqLease,
     mqOtidList,
     mqOutcome,
-    mqParticipant,
     mqParticipantInfo,
     mqParticipantList,
     mqTransactionInfo,
@@ -55,6 +54,8 @@ MEMBERS_SHOWN_MAX = 100
 audit = logging.getLogger("oncemq.audit")
 
 _COMMITTED = mqOutcome(Status.COMMITTED, "")
+# Makes values without their own `__new__`, which is Python and only names the fields.
+_new = tuple.__new__
 
 
 def publish(service: Service, databases: DatabaseObjects | None = None) -> None:
@@ -164,7 +165,7 @@ class CoordinationServant:
         participants: mqParticipantList,
         foretell: Callable[[], object] | None,
     ) -> mqOutcome:
-        prepared, names = self._enlisted(participants)
+        prepared, digest = self._enlisted(participants)
         gtrid = _gtrid(otid)
         known = self._transactions.find(gtrid)
         if isinstance(known, Live):
@@ -177,7 +178,7 @@ class CoordinationServant:
             raise system.INVALID_TRANSACTION(known.reason)
         else:
             outcome, decided_with = known, self._service.log.ledger.digest(gtrid)
-        if outcome.is_committed and decided_with not in (digest_of(names), None):
+        if outcome.is_committed and decided_with != digest and decided_with is not None:
             # Whoever asks would take branches for committed that were not named.
             raise system.INVALID_TRANSACTION("it was decided with other participants")
         return _told(tell(outcome))
@@ -223,27 +224,32 @@ class CoordinationServant:
         """See `Mq_Coordinator.listDatabases`."""
         return self._desk.every()
 
-    def _enlisted(self, participants: mqParticipantList) -> tuple[list[Enlisted], tuple[str, ...]]:
-        prepared = [self._enlist(participant) for participant in participants]
-        names = tuple([participant.name for participant in participants])
+    def _enlisted(self, participants: mqParticipantList) -> tuple[list[Enlisted], int]:
+        """Those who have prepared, and the digest of their names."""
+        service = self._service
+        reference_of, at_home = service.orb.reference_of, service.at_home
+        prepared: list[Enlisted] = []
+        names: list[str] = []
+        for each in participants:
+            name, resource, settler = each.name, each.resource, each.settler
+            if resource is None:
+                raise system.BAD_PARAM("a participant needs a resource, and nil was given")
+            _check_name(name)
+            names.append(name)
+            settled_by = "" if settler is None else reference_of(settler)
+            member: Member = _new(Member, (name, reference_of(resource), settled_by))
+            here = None if at_home is None else _at_home(at_home, member)
+            prepared.append(here or _new(Enlisted, (member, resource, settler)))
         if len(set(names)) < len(names):
             raise system.BAD_PARAM("two participants have the same name")
-        return prepared, names
+        return prepared, digest_of(tuple(names))
 
-    def _enlist(self, participant: mqParticipant) -> Enlisted:
-        name, resource, settler = participant.name, participant.resource, participant.settler
-        if resource is None:
-            raise system.BAD_PARAM("a participant needs a resource, and nil was given")
-        service = self._service
-        reference_of = service.orb.reference_of
-        _check_name(name)
-        settled_by = "" if settler is None else reference_of(settler)
-        member = Member(name, reference_of(resource), settled_by)
-        try:
-            here = service.at_home(member)
-        except InvalidValue as wrong:
-            raise system.BAD_PARAM(str(wrong)) from wrong
-        return here or Enlisted(member, resource, settler)
+
+def _at_home(find: Callable[[Member], Enlisted | None], member: Member) -> Enlisted | None:
+    try:
+        return find(member)
+    except InvalidValue as wrong:
+        raise system.BAD_PARAM(str(wrong)) from wrong
 
 
 # The same few names come again and again.

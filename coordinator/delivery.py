@@ -23,7 +23,7 @@ from coordinator.tasks import Tasks
 from idl.call import limited
 from idl.cos import otid_t
 from idl.otids import BRANCH, SETTLER, member_name, otid_of
-from idl.proxies import started_within
+from idl.proxies import started_with
 
 SETTLED_TOGETHER = 10_000
 COMMITTED_TOGETHER = 5_000
@@ -177,11 +177,10 @@ class Delivery:
     def _started(self, live: Live, parcel: Parcel) -> Callable[[], Any] | None:
         call_s = self._settings.call_s
         if len(parcel) > 1:
-            method, arguments = self._method(live, parcel)
-            return started_within(call_s, method, *arguments)
+            return started_with(*self._method(live, parcel), call_s)
         act, number = parcel[0]
         method = _METHODS[act](live.members[number].resource)
-        return started_within(call_s, method) or _at_hand(method)
+        return started_with(method, (), call_s) or _at_hand(method)
 
     def started_at_once(
         self, live: Live, waiting: list[Parcel]
@@ -248,7 +247,7 @@ class Delivery:
         live, number = line[0]
         settler = live.members[number].settler
         assert settler is not None
-        return started_within(self._settings.call_s, settler.commitBranches, names)
+        return started_with(settler.commitBranches, (names,), self._settings.call_s)
 
     def _finish_line(
         self, line: Line, names: tuple[otid_t, ...], asked: Callable[[], Any]

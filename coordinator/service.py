@@ -70,7 +70,7 @@ class Service:
         self._counting = threading.Lock()
         self._ends: Counter[Status] = Counter()
         # Participants that are called directly; set before the start by whoever has such.
-        self.at_home: Callable[[Member], Enlisted | None] = lambda member: None
+        self.at_home: Callable[[Member], Enlisted | None] | None = None
 
     def start(self) -> None:
         """What was decided is being carried out, and what runs out of time is rolled back."""
@@ -95,7 +95,7 @@ class Service:
         self.family.ended(live)
 
     def _enlist(self, member: Member) -> Enlisted:
-        here = self.at_home(member)
+        here = None if self.at_home is None else self.at_home(member)
         if here is not None:
             return here
         settler = self.orb.proxy(member.settler, Mq_Settler) if member.settler else None

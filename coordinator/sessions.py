@@ -25,6 +25,7 @@ import enum
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from hmac import compare_digest
 
 from idl.otids import (
     BLOCK_NUMBERS,
@@ -32,10 +33,10 @@ from idl.otids import (
     PREFIX_BYTES,
     SECRET_BYTES,
     TAG_BYTES,
+    Block,
     block_secret,
     decode_gtrid,
     is_issued,
-    is_of_block,
     is_of_coordinator,
     is_shared,
     issue,
@@ -103,8 +104,8 @@ class Sessions:
         self._incarnations = incarnations
         self._randomness = randomness
         self._sessions: dict[int, Session] = {}
-        # Whose each block is, with its secret, by which its names are checked.
-        self._holders: dict[int, tuple[Session, bytes]] = {}
+        # Whose each block is, with what makes its names, by which they are checked.
+        self._holders: dict[int, tuple[Session, Block]] = {}
         self._next_block = {_LEASED: 0, _OWN: 0}
         self._own = iter(range(0))
         self._own_secret = bytes(SECRET_BYTES)
@@ -170,7 +171,7 @@ class Sessions:
             raise TooMany(f"the session holds {BLOCKS_MAX} blocks of names")
         first, secret = self._take_block(_LEASED)
         session.blocks[first] = bytearray(BLOCK_NUMBERS)
-        self._holders[first] = session, secret
+        self._holders[first] = session, Block(self.prefix, secret)
         return first, secret
 
     def issue(self, is_shared: bool = False) -> bytes:
@@ -198,10 +199,10 @@ class Sessions:
         """What the name is, and the session from whose block it is, if that lives."""
         held = self._held(gtrid)
         if held is not None:
-            session, secret, block, offset = held
-            if not is_of_block(gtrid, secret):
+            session, names, number, block = held
+            if not compare_digest(names.issue(number), gtrid):
                 return Standing.FOREIGN, None
-            return _STANDINGS[block[offset]], session
+            return _STANDINGS[block[number % BLOCK_NUMBERS]], session
         name = decode_gtrid(gtrid)
         known = self._incarnations.get(name.incarnation)
         if name.identity != self._identity or known is None:
@@ -223,22 +224,22 @@ class Sessions:
         """The transaction is over; while its session lives, its name is known to be."""
         held = self._held(gtrid)
         if held is not None:
-            _, _, block, offset = held
-            block[offset] = _COMMITTED if is_committed else _ROLLED_BACK
+            _, _, number, block = held
+            block[number % BLOCK_NUMBERS] = _COMMITTED if is_committed else _ROLLED_BACK
 
-    def _held(self, gtrid: bytes) -> tuple[Session, bytes, bytearray, int] | None:
-        """Session, secret, block and place of a name that looks like one of a living session."""
+    def _held(self, gtrid: bytes) -> tuple[Session, Block, int, bytearray] | None:
+        """Whose a name is that looks like one of a living session, its number, and its block."""
         if len(gtrid) != GTRID_BYTES or not gtrid.startswith(self.prefix):
             # It raises for what is no name at all.
             decode_gtrid(gtrid)
             return None
         number = int.from_bytes(gtrid[PREFIX_BYTES:-TAG_BYTES])
-        offset = number % BLOCK_NUMBERS
-        holder = self._holders.get(number - offset)
+        first = number - number % BLOCK_NUMBERS
+        holder = self._holders.get(first)
         if holder is None:
             return None
-        session, secret = holder
-        return session, secret, session.blocks[number - offset], offset
+        session, names = holder
+        return session, names, number, session.blocks[first]
 
     def _take_block(self, kind: int) -> tuple[int, bytes]:
         first = (2 * self._next_block[kind] + kind) * BLOCK_NUMBERS

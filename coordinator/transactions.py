@@ -192,9 +192,13 @@ class Transactions:
         key: Key,
         state: Transaction,
     ) -> Live:
-        owned = self._owners.get(owner, 0)
-        if state.status is Status.ACTIVE:
-            self._check_room(owner, owned)
+        owned, settings = self._owners.get(owner, 0), self.settings
+        if (
+            len(self._live) >= settings.transactions_max
+            or owned >= settings.transactions_per_owner_max
+        ) and state.status is Status.ACTIVE:
+            # What was decided is carried out, however much there is.
+            raise self._no_room(owner, owned)
         self._owners[owner] = owned + 1
         live = Live(gtrid, owner, self.tasks.now(), deadline, sessions, key, state)
         self._live[gtrid] = live
@@ -202,14 +206,12 @@ class Transactions:
             self._by_key[key] = live
         return live
 
-    def _check_room(self, owner: str, owned: int) -> None:
-        """Whether one more may begin. What was decided is carried out, however much there is."""
+    def _no_room(self, owner: str, owned: int) -> system.IMP_LIMIT:
         if len(self._live) >= self.settings.transactions_max:
-            raise system.IMP_LIMIT(f"{len(self._live)} transactions are under way; try again later")
-        if owned >= self.settings.transactions_per_owner_max:
-            raise system.IMP_LIMIT(
-                f"{owned} transactions of {owner} are under way: end some of them"
-            )
+            told = f"{len(self._live)} transactions are under way; try again later"
+        else:
+            told = f"{owned} transactions of {owner} are under way: end some of them"
+        return system.IMP_LIMIT(told)
 
     def adopt(self, live: Live, session: int) -> None:
         """The transaction is rolled back when the session, and others it has, fall silent."""

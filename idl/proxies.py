@@ -209,17 +209,13 @@ def started(
     return None if named else started_with(method, arguments)
 
 
-def started_within(
-    timeout_s: float, method: Callable[P, T], *arguments: P.args, **named: P.kwargs
-) -> Callable[[], T] | None:
-    """The same for a call that may take so long, whatever else was said about its time."""
-    return None if named else started_with(method, arguments, timeout_s)
-
-
 def started_with(
     method: Callable[..., T], arguments: tuple[Any, ...], timeout_s: float | None = None
 ) -> Callable[[], T] | None:
-    """The same for arguments that are together already."""
+    """The same for arguments that are together already.
+
+    The call may take `timeout_s`, where that is given, whatever else was said about its time.
+    """
     proxy, codec = getattr(method, "__self__", None), getattr(method, _CODEC, None)
     if not isinstance(proxy, Proxy) or codec is None:
         return None

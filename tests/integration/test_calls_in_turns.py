@@ -12,7 +12,7 @@ from idl import system
 from idl.call import Address
 from idl.cos import Status, Synchronization
 from idl.orb import Limits, NetworkOrb
-from idl.proxies import started_within
+from idl.proxies import started_with
 from idl.turns import prompt, turns_here
 
 SOON_S = 10.0
@@ -45,7 +45,7 @@ class Front:
     @prompt
     def before_completion(self) -> None:
         method = self._behind.before_completion
-        answer = started_within(self.patience_s, method) or method
+        answer = started_with(method, (), self.patience_s) or method
         answer()
         self.in_turns.append(turns_here() is not None)
 
