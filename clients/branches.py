@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import repeat
 from typing import Any, TypeVar
 
 from clients import structs
@@ -47,6 +48,25 @@ Ended = tuple[Status, bool, tuple[tuple[str, ...], ...]]
 class Branch:
     """Not for several threads at once: the transaction sees to that."""
 
+    __slots__ = (
+        "_answered",
+        "_branch",
+        "_gtrid",
+        "_has_changed",
+        "_held",
+        "_held_bytes",
+        "_held_messages",
+        "_keys",
+        "_sender",
+        "_texts",
+        "_told",
+        "has_work",
+        "is_broken",
+        "is_called",
+        "name",
+        "node",
+    )
+
     def __init__(self, node: Node, gtrid: bytes, name: str, sender: str) -> None:
         self.node = node
         self.name = name
@@ -65,7 +85,10 @@ class Branch:
         self._keys: dict[str, list[Key]] = {}
         self._held_messages = 0
         self._held_bytes = 0
+        # Keys of what is at the node already, with their texts; and those of `_keys`, by queue,
+        # once the last request was answered.
         self._told: list[tuple[list[Key], tuple[str, ...]]] = []
+        self._texts: tuple[tuple[str, ...], ...] = ()
 
     @property
     def reference(self) -> mqBranch:
@@ -211,11 +234,9 @@ class Branch:
         return answer
 
     def _ended(self, answer: Ended) -> Ended:
-        texts = answer[2]
-        if texts:
-            self._told += zip(self._keys.values(), texts, strict=True)
-            self._held.clear()
-            self._keys.clear()
+        self._texts = texts = answer[2]
+        if texts and len(texts) != len(self._keys):
+            raise ValueError(f"{self.node.where} told the keys of {len(texts)} queues, not of all")
         return answer
 
     def rollback(self) -> Callable[[], None]:
@@ -230,15 +251,22 @@ class Branch:
     def tell_keys(self) -> None:
         """The transaction was committed: what was put has its keys."""
         for keys, texts in self._told:
-            for key, text in zip(keys, texts or ("",) * len(keys), strict=True):
-                key.tell(text)
+            _tell(keys, texts)
+        last = iter(self._texts)
         for keys in self._keys.values():
-            for key in keys:
-                # What the node could not say after a restart nobody can.
-                key.tell("")
+            _tell(keys, next(last, ()))
 
     def lose_keys(self) -> None:
         """The transaction was rolled back: there are no keys."""
         for keys in [*[told[0] for told in self._told], *self._keys.values()]:
             for key in keys:
                 key.lose()
+
+
+def _tell(keys: list[Key], texts: tuple[str, ...]) -> None:
+    if len(keys) == 1 == len(texts):
+        keys[0].tell(texts[0])
+        return
+    # What the node could not say after a restart nobody can.
+    for key, text in zip(keys, texts or repeat("", len(keys)), strict=True):
+        key.tell(text)

@@ -139,7 +139,7 @@ class Transaction:
         self._databases: Databases | None = None
         self._has_voted = False
         self._is_shared = False
-        self._accepted: list[mqParticipant] = []
+        self._accepted: mqParticipantList = ()
 
     # --- What people see
 
@@ -211,7 +211,8 @@ class Transaction:
                 "a transaction is under way in this block already: work in that one, or begin an "
                 "independent one with begin() and pass it as tx="
             )
-        self._check_open()
+        if self._status is not _ACTIVE or self._process != here.pid:
+            self._check_open()
         _CURRENT.set(self)
         return self
 
@@ -221,7 +222,8 @@ class Transaction:
         raised: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.leave()
+        if _CURRENT.get() is self:
+            _CURRENT.set(None)
         if self._process != here.pid:
             if kind is None:
                 self._check_open()
@@ -306,7 +308,7 @@ class Transaction:
             self._check_ready()
             self._name()
             self._is_shared = self._has_voted = True
-            self._accepted += participants
+            self._accepted += tuple(participants)
 
     # --- Joining
 
@@ -323,11 +325,11 @@ class Transaction:
         self._branches[key] = branch
         return branch
 
-    def _name(self, begin: Callable[[Deciding], bytes] = Deciding.begin) -> bytes:
+    def _name(self, begin: Callable[[Deciding], bytes] | None = None) -> bytes:
         if not self._gtrid:
             self._deciding = deciding = self._home.deciding()
             try:
-                self._gtrid = begin(deciding)
+                self._gtrid = deciding.leases.draw() if begin is None else begin(deciding)
             except RAISED as failed:
                 raise translated(failed, deciding.where) from failed
         return self._gtrid
