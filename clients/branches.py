@@ -217,7 +217,7 @@ class Branch:
         node = self.node
         node.check_usable()
         method = node.calls.pushDown if self._held_bytes > LARGE_BYTES else node.ends.pushDown
-        branch = self._branch or self._named()
+        branch = self._branch or structs.branch(self._gtrid, self.name, None)
         arguments = (branch, self._answered + 1, tuple(work), completion)
         return method, arguments, node.clock() + ENDING_S_MAX
 
@@ -254,7 +254,11 @@ class Branch:
             _tell(keys, texts)
         last = iter(self._texts)
         for keys in self._keys.values():
-            _tell(keys, next(last, ()))
+            texts = next(last, ())
+            if len(keys) == 1 == len(texts):
+                keys[0].tell(texts[0])
+            else:
+                _tell(keys, texts)
 
     def lose_keys(self) -> None:
         """The transaction was rolled back: there are no keys."""
@@ -264,9 +268,6 @@ class Branch:
 
 
 def _tell(keys: list[Key], texts: tuple[str, ...]) -> None:
-    if len(keys) == 1 == len(texts):
-        keys[0].tell(texts[0])
-        return
     # What the node could not say after a restart nobody can.
     for key, text in zip(keys, texts or repeat("", len(keys)), strict=True):
         key.tell(text)

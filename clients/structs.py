@@ -57,8 +57,14 @@ def otid(gtrid: bytes) -> otid_t:
 
 def branch(gtrid: bytes, name: str, recovery: RecoveryCoordinator | None) -> mqBranch:
     """A branch of the transaction."""
+    # As `otid` makes it, without a call: most transactions make one of each.
+    named: Any = _Otid()
+    named.formatID = FORMAT_ID
+    named.bqual_length = 0
+    named.tid = gtrid
+    named.__class__ = otid_t
     made: Any = _Branch()
-    made.otid = otid(gtrid)
+    made.otid = named
     made.name = name
     made.recovery = recovery
     made.__class__ = mqBranch

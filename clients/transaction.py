@@ -68,6 +68,8 @@ class Outcome(enum.StrEnum):
 _ACTIVE, _UNKNOWN, _COMMITTED = Outcome.ACTIVE, Outcome.UNKNOWN, Outcome.COMMITTED
 _OVER = (_COMMITTED, Outcome.ROLLED_BACK)
 _STATUS_COMMITTED, _STATUS_PREPARED = Status.COMMITTED, Status.PREPARED
+# What `RLock` makes, without a function of Python's in between: for every transaction.
+_new_lock = type(threading.RLock())
 
 
 class Autocommit(enum.Enum):
@@ -129,7 +131,7 @@ class Transaction:
         self._deadline = clock() + timeout_s
         self._process = here.pid
         # Held while the transaction works: its threads take turns.
-        self.lock = threading.RLock()
+        self.lock = _new_lock()
         self._status = _ACTIVE
         self._reason = ""
         self._is_retryable = True
@@ -320,9 +322,8 @@ class Transaction:
                 f"a transaction of {here} cannot reach {there}, so that they cannot end together: "
                 "connect to both by mq://, or write the call outside (tx=oncemq.AUTOCOMMIT)"
             )
-        name = f"n{len(self._branches) + 1}"
-        branch = Branch(node, self._gtrid or self._name(), name, self._home.sender)
-        self._branches[key] = branch
+        gtrid, name = self._gtrid or self._name(), f"n{len(self._branches) + 1}"
+        self._branches[key] = branch = Branch(node, gtrid, name, self._home.sender)
         return branch
 
     def _name(self, begin: Callable[[Deciding], bytes] | None = None) -> bytes:
@@ -355,9 +356,8 @@ class Transaction:
             if branch.is_broken:
                 self._mark("one of its requests was interrupted", is_retryable=True)
         if self._reason:
-            reason = self._reason
-            self._roll_back(reason)
-            raise RolledBack(reason, self._is_retryable)
+            self._roll_back(self._reason)
+            raise RolledBack(self._reason, self._is_retryable)
 
     def _mark(self, reason: str, is_retryable: bool) -> None:
         if not self._reason:
@@ -582,10 +582,10 @@ class Transaction:
                     answer()
 
     def _over(self) -> None:
-        self.leave()
-        deciding = self._deciding
-        if deciding is not None and self._gtrid:
-            deciding.leases.ended(self._gtrid)
+        if _CURRENT.get() is self:
+            _CURRENT.set(None)
+        if self._deciding is not None and self._gtrid:
+            self._deciding.leases.ended(self._gtrid)
 
 
 def _vote(answer: Callable[[], Ended]) -> Ended | Exception:
