@@ -56,7 +56,6 @@ class Branch:
         "_held",
         "_held_bytes",
         "_held_messages",
-        "_keys",
         "_sender",
         "_texts",
         "_told",
@@ -81,12 +80,11 @@ class Branch:
         self._answered = 0
         self._has_changed = False
         # What is to be put, by queue, and the keys that it will have.
-        self._held: dict[str, list[Item]] = {}
-        self._keys: dict[str, list[Key]] = {}
+        self._held: dict[str, tuple[list[Item], list[Key]]] = {}
         self._held_messages = 0
         self._held_bytes = 0
-        # Keys of what is at the node already, with their texts; and those of `_keys`, by queue,
-        # once the last request was answered.
+        # Keys of what is at the node already, with their texts; and the texts of all keys above, by
+        # queue, once the last request was answered.
         self._told: list[tuple[list[Key], tuple[str, ...]]] = []
         self._texts: tuple[tuple[str, ...], ...] = ()
 
@@ -104,13 +102,12 @@ class Branch:
     def put(self, queue: str, item: Item) -> Key:
         """The item will be put; its key is known after the commit."""
         key = Key.pending()
-        items = self._held.get(queue)
-        if items is None:
-            self._held[queue] = [item]
-            self._keys[queue] = [key]
+        held = self._held.get(queue)
+        if held is None:
+            self._held[queue] = [item], [key]
         else:
-            items.append(item)
-            self._keys[queue].append(key)
+            held[0].append(item)
+            held[1].append(key)
         self.has_work = True
         self._held_messages += 1
         self._held_bytes += len(item) + OVERHEAD_BYTES if type(item) is bytes else size_of(item)
@@ -121,28 +118,28 @@ class Branch:
     def push(self, queue: str | None = None) -> None:
         """What was kept back, for this queue or for all, is at the node."""
         for name in list(self._held) if queue is None else [queue]:
-            items = self._held.get(name)
-            if items is None:
+            held = self._held.get(name)
+            if held is None:
                 continue
+            items, keys = held
             texts = self._ask(self.node.calls.putMany, (name, batch_of(items, self._sender)))
             self._has_changed = True
-            self._told.append((self._keys[name], texts))
+            self._told.append((keys, texts))
             self._let_go(name)
 
     def take_back(self, queue: str, key: Key) -> None:
         """The last put into the queue, which the node has refused, is not to be put after all."""
-        items, keys = self._held[queue], self._keys[queue]
+        items, keys = self._held[queue]
         assert keys[-1] is key, "only the last put can be taken back"
         keys.pop()
         self._held_messages -= 1
         self._held_bytes -= size_of(items.pop())
         if not items:
-            del self._held[queue], self._keys[queue]
+            del self._held[queue]
         self.has_work = self._has_changed or self._held_messages > 0
 
     def _let_go(self, queue: str) -> None:
-        items = self._held.pop(queue)
-        del self._keys[queue]
+        items, _ = self._held.pop(queue)
         self._held_messages -= len(items)
         self._held_bytes -= sum(map(size_of, items))
 
@@ -212,7 +209,7 @@ class Branch:
     def _last_request(self, completion: mqCompletion) -> _Request:
         self.is_called = True
         work = []
-        for queue, items in self._held.items():
+        for queue, (items, _) in self._held.items():
             work.append(structs.work(queue, batch_of(items, self._sender)))
         node = self.node
         node.check_usable()
@@ -235,7 +232,7 @@ class Branch:
 
     def _ended(self, answer: Ended) -> Ended:
         self._texts = texts = answer[2]
-        if texts and len(texts) != len(self._keys):
+        if texts and len(texts) != len(self._held):
             raise ValueError(f"{self.node.where} told the keys of {len(texts)} queues, not of all")
         return answer
 
@@ -253,16 +250,18 @@ class Branch:
         for keys, texts in self._told:
             _tell(keys, texts)
         last = iter(self._texts)
-        for keys in self._keys.values():
+        for _, keys in self._held.values():
             texts = next(last, ())
             if len(keys) == 1 == len(texts):
                 keys[0].tell(texts[0])
             else:
                 _tell(keys, texts)
+        # Whoever keeps the transaction does not keep what it has put.
+        self._held.clear()
 
     def lose_keys(self) -> None:
         """The transaction was rolled back: there are no keys."""
-        for keys in [*[told[0] for told in self._told], *self._keys.values()]:
+        for keys in [told[0] for told in self._told] + [held[1] for held in self._held.values()]:
             for key in keys:
                 key.lose()
 
