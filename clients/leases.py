@@ -7,6 +7,7 @@ the next name comes from a new session. Shared by threads; a forked child gets a
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 
@@ -41,13 +42,11 @@ class Leases:
         """A name that no other transaction has, or ever had."""
         if self._process != here.pid:
             self._start_anew_after_fork()
-        with self._lock:
-            if self._lease is None or not self._ready:
-                self._make_ready(self._lease)
-            gtrid = self._ready.pop()
-            # Before anybody else can lease: a block may be given back once none of it is open.
-            self._open.add(gtrid)
-        return gtrid
+        try:
+            # One step, so that no other thread gets the same.
+            return self._ready.pop()
+        except IndexError:
+            return self._draw_anew()
 
     @property
     def session(self) -> int:
@@ -86,16 +85,28 @@ class Leases:
     def close(self) -> None:
         """What was not decided is rolled back."""
         lease, self._lease = self._lease, None
+        self._ready = []
         if lease is not None and self._process == here.pid:
             self._coordinator.endSession(lease.session)
+
+    def _draw_anew(self) -> bytes:
+        with self._lock:
+            while True:
+                # Others may have made names meanwhile, and may draw all that are made here.
+                with contextlib.suppress(IndexError):
+                    return self._ready.pop()
+                self._make_ready(self._lease)
 
     def _make_ready(self, lease: mqLease | None) -> None:
         if lease is None or self._next >= self._end:
             self._lease_block(lease)
         assert self._block is not None, "what was leased is a block"
         end = min(self._next + MADE_AT_ONCE, self._end)
-        self._ready = self._block.issue(range(end - 1, self._next - 1, -1))
+        names = self._block.issue(range(end - 1, self._next - 1, -1))
+        # Before anybody can lease: a block may be given back once none of it is open.
+        self._open.update(names)
         self._next = end
+        self._ready = names
 
     def _lease_block(self, before: mqLease | None) -> mqLease:
         session = 0 if before is None else before.session
