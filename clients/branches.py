@@ -17,13 +17,13 @@ from itertools import repeat
 from typing import Any, TypeVar
 
 from clients import structs
-from clients.errors import translated
+from clients.errors import RAISED, translated
 from clients.messages import OVERHEAD_BYTES, Item, Key, Message, batch_of, messages_of, size_of
 from clients.nodes import ENDING_S_MAX, LOST, Node
 from idl import system
 from idl.cos import RecoveryCoordinator, Status
 from idl.mapping import UserException
-from idl.mq import mqBranch, mqCompletion, mqSelection
+from idl.mq import BranchEnded, mqBranch, mqCompletion, mqSelection
 from idl.otids import otid_of
 from idl.proxies import started, started_with
 
@@ -35,6 +35,7 @@ LARGE_BYTES = 1024 * 1024
 
 # Looked up once: that takes longer in an enumeration than most of what is done with it.
 _COMMIT_ONE_PHASE, _PREPARE = mqCompletion.COMMIT_ONE_PHASE, mqCompletion.PREPARE
+_PREPARED = Status.PREPARED
 
 T = TypeVar("T")
 
@@ -264,6 +265,18 @@ class Branch:
         for keys in [told[0] for told in self._told] + [held[1] for held in self._held.values()]:
             for key in keys:
                 key.lose()
+
+
+def vote_of(answer: Callable[[], Ended]) -> Ended | Exception:
+    """The vote, or why there is none; every answer that is under way is waited for."""
+    try:
+        vote = answer()
+    except RAISED as raised:
+        return raised
+    status, is_read_only, _ = vote
+    if is_read_only or status is _PREPARED:
+        return vote
+    return BranchEnded(Status.ROLLED_BACK)
 
 
 def _tell(keys: list[Key], texts: tuple[str, ...]) -> None:

@@ -25,7 +25,7 @@ from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, NoReturn, Protocol
 
-from clients.branches import Branch, Ended
+from clients.branches import Branch, vote_of
 from clients.database_drivers import DatabaseTrouble, Lost
 from clients.deciding import Deciding
 from clients.errors import (
@@ -67,7 +67,7 @@ class Outcome(enum.StrEnum):
 # Looked up once: that takes longer in an enumeration than most of what is done with it.
 _ACTIVE, _UNKNOWN, _COMMITTED = Outcome.ACTIVE, Outcome.UNKNOWN, Outcome.COMMITTED
 _OVER = (_COMMITTED, Outcome.ROLLED_BACK)
-_STATUS_COMMITTED, _STATUS_PREPARED = Status.COMMITTED, Status.PREPARED
+_STATUS_COMMITTED = Status.COMMITTED
 # What `RLock` makes, without a function of Python's in between: for every transaction.
 _new_lock = type(threading.RLock())
 
@@ -370,6 +370,16 @@ class Transaction:
         databases = self._databases
         if databases is not None:
             self._refuse_if_unfit(databases)
+        elif len(self._branches) == 1 and not self._is_shared:
+            # Most transactions; what follows below comes to the same for them, in more steps.
+            (only,) = self._branches.values()
+            if only.has_work:
+                self._status = _UNKNOWN
+                self._commit_alone(only)
+                self._status = _COMMITTED
+                only.tell_keys()
+                self._over()
+                return
         working: list[Branch] = []
         others: list[Branch] = []
         for branch in self._branches.values():
@@ -462,7 +472,7 @@ class Transaction:
             offered.append(deciding.participant(branch.node.address, gtrid, branch.name))
         # The mark decides nothing yet.
         trouble = None if databases is None else databases.vote()
-        votes = [_vote(answer) for answer in asked]
+        votes = [vote_of(answer) for answer in asked]
         prepared = []
         for branch, participant, vote in zip(working, offered, votes, strict=True):
             if isinstance(vote, Exception):
@@ -586,15 +596,3 @@ class Transaction:
             _CURRENT.set(None)
         if self._deciding is not None and self._gtrid:
             self._deciding.leases.ended(self._gtrid)
-
-
-def _vote(answer: Callable[[], Ended]) -> Ended | Exception:
-    """The vote, or why there is none; every answer that is under way is waited for."""
-    try:
-        vote = answer()
-    except RAISED as raised:
-        return raised
-    status, is_read_only, _ = vote
-    if is_read_only or status is _STATUS_PREPARED:
-        return vote
-    return BranchEnded(Status.ROLLED_BACK)
