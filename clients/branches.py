@@ -13,16 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import repeat
 from typing import Any, TypeVar
 
 from clients import structs
-from clients.errors import translated
+from clients.errors import RAISED, translated
 from clients.messages import OVERHEAD_BYTES, Item, Key, Message, batch_of, messages_of, size_of
 from clients.nodes import ENDING_S_MAX, LOST, Node
 from idl import system
 from idl.cos import RecoveryCoordinator, Status
 from idl.mapping import UserException
-from idl.mq import mqBranch, mqCompletion, mqSelection
+from idl.mq import BranchEnded, mqBranch, mqCompletion, mqSelection
 from idl.otids import otid_of
 from idl.proxies import started, started_with
 
@@ -34,6 +35,7 @@ LARGE_BYTES = 1024 * 1024
 
 # Looked up once: that takes longer in an enumeration than most of what is done with it.
 _COMMIT_ONE_PHASE, _PREPARE = mqCompletion.COMMIT_ONE_PHASE, mqCompletion.PREPARE
+_PREPARED = Status.PREPARED
 
 T = TypeVar("T")
 
@@ -46,6 +48,24 @@ Ended = tuple[Status, bool, tuple[tuple[str, ...], ...]]
 
 class Branch:
     """Not for several threads at once: the transaction sees to that."""
+
+    __slots__ = (
+        "_answered",
+        "_branch",
+        "_gtrid",
+        "_has_changed",
+        "_held",
+        "_held_bytes",
+        "_held_messages",
+        "_sender",
+        "_texts",
+        "_told",
+        "has_work",
+        "is_broken",
+        "is_called",
+        "name",
+        "node",
+    )
 
     def __init__(self, node: Node, gtrid: bytes, name: str, sender: str) -> None:
         self.node = node
@@ -61,11 +81,13 @@ class Branch:
         self._answered = 0
         self._has_changed = False
         # What is to be put, by queue, and the keys that it will have.
-        self._held: dict[str, list[Item]] = {}
-        self._keys: dict[str, list[Key]] = {}
+        self._held: dict[str, tuple[list[Item], list[Key]]] = {}
         self._held_messages = 0
         self._held_bytes = 0
+        # Keys of what is at the node already, with their texts; and the texts of all keys above, by
+        # queue, once the last request was answered.
         self._told: list[tuple[list[Key], tuple[str, ...]]] = []
+        self._texts: tuple[tuple[str, ...], ...] = ()
 
     @property
     def reference(self) -> mqBranch:
@@ -81,13 +103,12 @@ class Branch:
     def put(self, queue: str, item: Item) -> Key:
         """The item will be put; its key is known after the commit."""
         key = Key.pending()
-        items = self._held.get(queue)
-        if items is None:
-            self._held[queue] = [item]
-            self._keys[queue] = [key]
+        held = self._held.get(queue)
+        if held is None:
+            self._held[queue] = [item], [key]
         else:
-            items.append(item)
-            self._keys[queue].append(key)
+            held[0].append(item)
+            held[1].append(key)
         self.has_work = True
         self._held_messages += 1
         self._held_bytes += len(item) + OVERHEAD_BYTES if type(item) is bytes else size_of(item)
@@ -98,28 +119,28 @@ class Branch:
     def push(self, queue: str | None = None) -> None:
         """What was kept back, for this queue or for all, is at the node."""
         for name in list(self._held) if queue is None else [queue]:
-            items = self._held.get(name)
-            if items is None:
+            held = self._held.get(name)
+            if held is None:
                 continue
+            items, keys = held
             texts = self._ask(self.node.calls.putMany, (name, batch_of(items, self._sender)))
             self._has_changed = True
-            self._told.append((self._keys[name], texts))
+            self._told.append((keys, texts))
             self._let_go(name)
 
     def take_back(self, queue: str, key: Key) -> None:
         """The last put into the queue, which the node has refused, is not to be put after all."""
-        items, keys = self._held[queue], self._keys[queue]
+        items, keys = self._held[queue]
         assert keys[-1] is key, "only the last put can be taken back"
         keys.pop()
         self._held_messages -= 1
         self._held_bytes -= size_of(items.pop())
         if not items:
-            del self._held[queue], self._keys[queue]
+            del self._held[queue]
         self.has_work = self._has_changed or self._held_messages > 0
 
     def _let_go(self, queue: str) -> None:
-        items = self._held.pop(queue)
-        del self._keys[queue]
+        items, _ = self._held.pop(queue)
         self._held_messages -= len(items)
         self._held_bytes -= sum(map(size_of, items))
 
@@ -189,12 +210,12 @@ class Branch:
     def _last_request(self, completion: mqCompletion) -> _Request:
         self.is_called = True
         work = []
-        for queue, items in self._held.items():
+        for queue, (items, _) in self._held.items():
             work.append(structs.work(queue, batch_of(items, self._sender)))
         node = self.node
         node.check_usable()
         method = node.calls.pushDown if self._held_bytes > LARGE_BYTES else node.ends.pushDown
-        branch = self._branch or self._named()
+        branch = self._branch or structs.branch(self._gtrid, self.name, None)
         arguments = (branch, self._answered + 1, tuple(work), completion)
         return method, arguments, node.clock() + ENDING_S_MAX
 
@@ -211,11 +232,9 @@ class Branch:
         return answer
 
     def _ended(self, answer: Ended) -> Ended:
-        texts = answer[2]
-        if texts:
-            self._told += zip(self._keys.values(), texts, strict=True)
-            self._held.clear()
-            self._keys.clear()
+        self._texts = texts = answer[2]
+        if texts and len(texts) != len(self._held):
+            raise ValueError(f"{self.node.where} told the keys of {len(texts)} queues, not of all")
         return answer
 
     def rollback(self) -> Callable[[], None]:
@@ -230,15 +249,37 @@ class Branch:
     def tell_keys(self) -> None:
         """The transaction was committed: what was put has its keys."""
         for keys, texts in self._told:
-            for key, text in zip(keys, texts or ("",) * len(keys), strict=True):
-                key.tell(text)
-        for keys in self._keys.values():
-            for key in keys:
-                # What the node could not say after a restart nobody can.
-                key.tell("")
+            _tell(keys, texts)
+        last = iter(self._texts)
+        for _, keys in self._held.values():
+            texts = next(last, ())
+            if len(keys) == 1 == len(texts):
+                keys[0].tell(texts[0])
+            else:
+                _tell(keys, texts)
+        # Whoever keeps the transaction does not keep what it has put.
+        self._held.clear()
 
     def lose_keys(self) -> None:
         """The transaction was rolled back: there are no keys."""
-        for keys in [*[told[0] for told in self._told], *self._keys.values()]:
+        for keys in [told[0] for told in self._told] + [held[1] for held in self._held.values()]:
             for key in keys:
                 key.lose()
+
+
+def vote_of(answer: Callable[[], Ended]) -> Ended | Exception:
+    """The vote, or why there is none; every answer that is under way is waited for."""
+    try:
+        vote = answer()
+    except RAISED as raised:
+        return raised
+    status, is_read_only, _ = vote
+    if is_read_only or status is _PREPARED:
+        return vote
+    return BranchEnded(Status.ROLLED_BACK)
+
+
+def _tell(keys: list[Key], texts: tuple[str, ...]) -> None:
+    # What the node could not say after a restart nobody can.
+    for key, text in zip(keys, texts or repeat("", len(keys)), strict=True):
+        key.tell(text)

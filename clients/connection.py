@@ -273,7 +273,7 @@ class Connection:
     @property
     def realm(self) -> object:
         """See `Home.realm`."""
-        return self.node().realm
+        return (self._node or self._open()).realm
 
     def node(self) -> Node:
         """See `QueueHome.node`."""

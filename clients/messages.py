@@ -232,8 +232,10 @@ def size_of(item: Item) -> int:
 
 def batch_of(items: Sequence[Item], sender: str) -> mqBatch:
     """The items in columns; a column that says nothing is left out."""
-    if len(items) == 1 and type(items[0]) is bytes:
-        return structs.batch((items[0],), (crc32(items[0]),), senders=(sender,) if sender else ())
+    if len(items) == 1:
+        only = items[0]
+        if type(only) is bytes:
+            return structs.batch((only,), (crc32(only),), (), (), (sender,) if sender else ())
     if set(map(type, items)) == {bytes}:
         payloads: tuple[bytes, ...] = tuple(items)  # type: ignore[arg-type]
         senders = (sender,) * len(items) if sender else ()

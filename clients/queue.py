@@ -30,6 +30,7 @@ from clients.errors import (
 )
 from clients.messages import (
     OVERHEAD_BYTES,
+    PAYLOAD_BYTES_MAX,
     Attributes,
     Item,
     Key,
@@ -101,7 +102,7 @@ class Queue:
         A full queue raises `QueueFull`, at once or when there was no room for `timeout` seconds.
         """
         if type(payload) is bytes and not (priority or group or attributes or sender):
-            item: Item = item_of(payload)
+            item: Item = payload if len(payload) <= PAYLOAD_BYTES_MAX else item_of(payload)
         else:
             item = _message(payload, priority, group, attributes, sender)
         transaction = chosen(tx)

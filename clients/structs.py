@@ -11,32 +11,15 @@ from typing import Any
 
 from idl.coordination import Mq_Settler, mqParticipant
 from idl.cos import RecoveryCoordinator, Resource, otid_t
+from idl.mapping import draft_of
 from idl.mq import mqAttribute, mqBatch, mqBranch, mqWork
 from idl.otids import FORMAT_ID
 
-_new = object.__new__
-
 Attribs = tuple[tuple[mqAttribute, ...], ...]
 
-
-def _setters(python: Any) -> Any:
-    """What sets each field of a value that cannot be changed otherwise, in their order."""
-    return [getattr(python, name).__set__ for name in python.__slots__]
-
-
-_set_format, _set_length, _set_tid = _setters(otid_t)
-_set_otid, _set_name, _set_recovery = _setters(mqBranch)
-_set_queue, _set_puts, _set_removes = _setters(mqWork)
-_set_participant, _set_resource, _set_settler = _setters(mqParticipant)
-(
-    _set_payloads,
-    _set_digests,
-    _set_priorities,
-    _set_groups,
-    _set_times,
-    _set_senders,
-    _set_attribs,
-) = _setters(mqBatch)
+# What becomes a value of the contract when all its fields are set, which then stay as they are.
+_Otid, _Branch, _Work = draft_of(otid_t), draft_of(mqBranch), draft_of(mqWork)
+_Batch, _Participant = draft_of(mqBatch), draft_of(mqParticipant)
 
 
 def batch(
@@ -48,48 +31,64 @@ def batch(
     attribs: Attribs = (),
 ) -> mqBatch:
     """Messages in columns, whose times the node sets."""
-    made: mqBatch = _new(mqBatch)
-    _set_payloads(made, payloads)
-    _set_digests(made, digests)
-    _set_priorities(made, priorities)
-    _set_groups(made, groups)
-    _set_times(made, ())
-    _set_senders(made, senders)
-    _set_attribs(made, attribs)
-    return made
+    made: Any = _Batch()
+    made.payloads = payloads
+    made.digests = digests
+    made.priorities = priorities
+    made.groups = groups
+    made.times = ()
+    made.senders = senders
+    made.attribs = attribs
+    made.__class__ = mqBatch
+    whole: mqBatch = made
+    return whole
 
 
 def otid(gtrid: bytes) -> otid_t:
     """The name of a transaction, which was drawn here or came from the coordinator."""
-    made: otid_t = _new(otid_t)
-    _set_format(made, FORMAT_ID)
-    _set_length(made, 0)
-    _set_tid(made, gtrid)
-    return made
+    made: Any = _Otid()
+    made.formatID = FORMAT_ID
+    made.bqual_length = 0
+    made.tid = gtrid
+    made.__class__ = otid_t
+    whole: otid_t = made
+    return whole
 
 
 def branch(gtrid: bytes, name: str, recovery: RecoveryCoordinator | None) -> mqBranch:
     """A branch of the transaction."""
-    made: mqBranch = _new(mqBranch)
-    _set_otid(made, otid(gtrid))
-    _set_name(made, name)
-    _set_recovery(made, recovery)
-    return made
+    # As `otid` makes it, without a call: most transactions make one of each.
+    named: Any = _Otid()
+    named.formatID = FORMAT_ID
+    named.bqual_length = 0
+    named.tid = gtrid
+    named.__class__ = otid_t
+    made: Any = _Branch()
+    made.otid = named
+    made.name = name
+    made.recovery = recovery
+    made.__class__ = mqBranch
+    whole: mqBranch = made
+    return whole
 
 
 def work(queue: str, puts: mqBatch) -> mqWork:
     """All that is put into one queue."""
-    made: mqWork = _new(mqWork)
-    _set_queue(made, queue)
-    _set_puts(made, puts)
-    _set_removes(made, ())
-    return made
+    made: Any = _Work()
+    made.queue = queue
+    made.puts = puts
+    made.removes = ()
+    made.__class__ = mqWork
+    whole: mqWork = made
+    return whole
 
 
 def participant(name: str, resource: Resource, settler: Mq_Settler) -> mqParticipant:
     """A branch of the transaction, as the coordinator is told of it."""
-    made: mqParticipant = _new(mqParticipant)
-    _set_participant(made, name)
-    _set_resource(made, resource)
-    _set_settler(made, settler)
-    return made
+    made: Any = _Participant()
+    made.name = name
+    made.resource = resource
+    made.settler = settler
+    made.__class__ = mqParticipant
+    whole: mqParticipant = made
+    return whole

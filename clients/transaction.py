@@ -25,7 +25,7 @@ from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, NoReturn, Protocol
 
-from clients.branches import Branch, Ended
+from clients.branches import Branch, vote_of
 from clients.database_drivers import DatabaseTrouble, Lost
 from clients.deciding import Deciding
 from clients.errors import (
@@ -67,7 +67,9 @@ class Outcome(enum.StrEnum):
 # Looked up once: that takes longer in an enumeration than most of what is done with it.
 _ACTIVE, _UNKNOWN, _COMMITTED = Outcome.ACTIVE, Outcome.UNKNOWN, Outcome.COMMITTED
 _OVER = (_COMMITTED, Outcome.ROLLED_BACK)
-_STATUS_COMMITTED, _STATUS_PREPARED = Status.COMMITTED, Status.PREPARED
+_STATUS_COMMITTED = Status.COMMITTED
+# What `RLock` makes, without a function of Python's in between: for every transaction.
+_new_lock = type(threading.RLock())
 
 
 class Autocommit(enum.Enum):
@@ -129,7 +131,7 @@ class Transaction:
         self._deadline = clock() + timeout_s
         self._process = here.pid
         # Held while the transaction works: its threads take turns.
-        self.lock = threading.RLock()
+        self.lock = _new_lock()
         self._status = _ACTIVE
         self._reason = ""
         self._is_retryable = True
@@ -139,7 +141,7 @@ class Transaction:
         self._databases: Databases | None = None
         self._has_voted = False
         self._is_shared = False
-        self._accepted: list[mqParticipant] = []
+        self._accepted: mqParticipantList = ()
 
     # --- What people see
 
@@ -211,7 +213,8 @@ class Transaction:
                 "a transaction is under way in this block already: work in that one, or begin an "
                 "independent one with begin() and pass it as tx="
             )
-        self._check_open()
+        if self._status is not _ACTIVE or self._process != here.pid:
+            self._check_open()
         _CURRENT.set(self)
         return self
 
@@ -221,7 +224,8 @@ class Transaction:
         raised: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.leave()
+        if _CURRENT.get() is self:
+            _CURRENT.set(None)
         if self._process != here.pid:
             if kind is None:
                 self._check_open()
@@ -306,7 +310,7 @@ class Transaction:
             self._check_ready()
             self._name()
             self._is_shared = self._has_voted = True
-            self._accepted += participants
+            self._accepted += tuple(participants)
 
     # --- Joining
 
@@ -318,16 +322,15 @@ class Transaction:
                 f"a transaction of {here} cannot reach {there}, so that they cannot end together: "
                 "connect to both by mq://, or write the call outside (tx=oncemq.AUTOCOMMIT)"
             )
-        name = f"n{len(self._branches) + 1}"
-        branch = Branch(node, self._gtrid or self._name(), name, self._home.sender)
-        self._branches[key] = branch
+        gtrid, name = self._gtrid or self._name(), f"n{len(self._branches) + 1}"
+        self._branches[key] = branch = Branch(node, gtrid, name, self._home.sender)
         return branch
 
-    def _name(self, begin: Callable[[Deciding], bytes] = Deciding.begin) -> bytes:
+    def _name(self, begin: Callable[[Deciding], bytes] | None = None) -> bytes:
         if not self._gtrid:
             self._deciding = deciding = self._home.deciding()
             try:
-                self._gtrid = begin(deciding)
+                self._gtrid = deciding.leases.draw() if begin is None else begin(deciding)
             except RAISED as failed:
                 raise translated(failed, deciding.where) from failed
         return self._gtrid
@@ -353,9 +356,8 @@ class Transaction:
             if branch.is_broken:
                 self._mark("one of its requests was interrupted", is_retryable=True)
         if self._reason:
-            reason = self._reason
-            self._roll_back(reason)
-            raise RolledBack(reason, self._is_retryable)
+            self._roll_back(self._reason)
+            raise RolledBack(self._reason, self._is_retryable)
 
     def _mark(self, reason: str, is_retryable: bool) -> None:
         if not self._reason:
@@ -368,6 +370,16 @@ class Transaction:
         databases = self._databases
         if databases is not None:
             self._refuse_if_unfit(databases)
+        elif len(self._branches) == 1 and not self._is_shared:
+            # Most transactions; what follows below comes to the same for them, in more steps.
+            (only,) = self._branches.values()
+            if only.has_work:
+                self._status = _UNKNOWN
+                self._commit_alone(only)
+                self._status = _COMMITTED
+                only.tell_keys()
+                self._over()
+                return
         working: list[Branch] = []
         others: list[Branch] = []
         for branch in self._branches.values():
@@ -460,7 +472,7 @@ class Transaction:
             offered.append(deciding.participant(branch.node.address, gtrid, branch.name))
         # The mark decides nothing yet.
         trouble = None if databases is None else databases.vote()
-        votes = [_vote(answer) for answer in asked]
+        votes = [vote_of(answer) for answer in asked]
         prepared = []
         for branch, participant, vote in zip(working, offered, votes, strict=True):
             if isinstance(vote, Exception):
@@ -580,19 +592,7 @@ class Transaction:
                     answer()
 
     def _over(self) -> None:
-        self.leave()
-        deciding = self._deciding
-        if deciding is not None and self._gtrid:
-            deciding.leases.ended(self._gtrid)
-
-
-def _vote(answer: Callable[[], Ended]) -> Ended | Exception:
-    """The vote, or why there is none; every answer that is under way is waited for."""
-    try:
-        vote = answer()
-    except RAISED as raised:
-        return raised
-    status, is_read_only, _ = vote
-    if is_read_only or status is _STATUS_PREPARED:
-        return vote
-    return BranchEnded(Status.ROLLED_BACK)
+        if _CURRENT.get() is self:
+            _CURRENT.set(None)
+        if self._deciding is not None and self._gtrid:
+            self._deciding.leases.ended(self._gtrid)

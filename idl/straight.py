@@ -37,6 +37,7 @@ from idl.mapping import (
     SequenceOf,
     Structure,
     Text,
+    draft_of,
     own_check_of,
 )
 
@@ -183,7 +184,7 @@ class _Source:
                 self.add(f"if {place} is not empty: {place} = {read}")
 
     def read_structure(self, place: str, python: type, inner: _Places) -> None:
-        self.add(f"{place} = {self.name(_draft_of(python))}()")
+        self.add(f"{place} = {self.name(draft_of(python))}()")
         for part_place, part, parts in inner:
             self.read(part_place, part, parts)
             self.add(f"{place}.{part.name} = {part_place}")
@@ -267,16 +268,6 @@ def _are_texts(kinds: set[type], bound: int | None, values: tuple[Any, ...]) -> 
 def _members_of(python: Any) -> dict[str, Any]:
     # The enum's own mapping is a view of such a dictionary, and slower.
     return dict(python.__members__)
-
-
-@functools.cache
-def _draft_of(python: Any) -> type:
-    """A class like that of the structure, but whose fields can be set.
-
-    To make one of these, and then the structure of it by setting its class, takes a third of the
-    time of setting the fields one by one past the structure's own refusal.
-    """
-    return type(f"draft of {python.__name__}", (), {"__slots__": python.__slots__})
 
 
 # --- Structures ----------------------------------------------------------------------------------

@@ -74,9 +74,13 @@ def unpack(body: bytes | memoryview) -> Any:
 _unpackb = msgpack.unpackb
 
 
+# Arguments travel by their place.
+_NO_NAMES: dict[str, Any] = {}
+
+
 def pack_call(object_name: str, operation: str, arguments: tuple[Any, ...]) -> bytes:
     """The body of a request."""
-    return pack((object_name, operation, arguments, {}))
+    return pack((object_name, operation, arguments, _NO_NAMES))
 
 
 def unpack_call(body: bytes | memoryview) -> tuple[str, str, tuple[Any, ...]]:

@@ -43,7 +43,7 @@ class NetworkLink(frames.Stream):
     def exchange(self, request: Request, deadline: float) -> Answer:
         """See `Link.exchange`."""
         self.send_request(request, deadline)
-        return self.receive_answer(request, deadline)
+        return self.hear(request, deadline) or self._after_word(request, deadline)
 
     def send_request(self, request: Request, deadline: float) -> None:
         """See `Link.send_request`."""

@@ -222,7 +222,10 @@ class Endpoint:
             # Half an answer may be on its way: no later call may take it for its own.
             _let_go(pool, link)
             raise
-        self._give_back(pool, link)
+        if self._is_closed:
+            _let_go(pool, link)
+        else:
+            pool.give_back(link)
         return answer
 
     def _other_link(

@@ -87,6 +87,16 @@ def test_closing_rolls_back_what_was_not_decided(coordinator: EmbeddedCoordinato
     assert _proxy(coordinator).getOutcome(otid_of(gtrid)).status is Status.ROLLED_BACK
 
 
+def test_no_name_of_a_session_that_was_closed_is_drawn(coordinator: EmbeddedCoordinator) -> None:
+    leases = _leases(coordinator)
+    before = decode_gtrid(leases.draw()).number
+    leases.close()
+    assert leases.session
+    gtrid = leases.draw()
+    assert decode_gtrid(gtrid).number // BLOCK_NUMBERS != before // BLOCK_NUMBERS
+    assert _proxy(coordinator).getOutcome(otid_of(gtrid)).status is Status.ACTIVE
+
+
 def test_blocks_whose_transactions_are_over_are_given_back(
     coordinator: EmbeddedCoordinator,
 ) -> None:
