@@ -102,7 +102,7 @@ class Leases:
             self._lease_block(lease)
         assert self._block is not None, "what was leased is a block"
         end = min(self._next + MADE_AT_ONCE, self._end)
-        names = self._block.issue(range(end - 1, self._next - 1, -1))
+        names = [self._block.issue(number) for number in range(end - 1, self._next - 1, -1)]
         # Before anybody can lease: a block may be given back once none of it is open.
         self._open.update(names)
         self._next = end

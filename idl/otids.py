@@ -19,7 +19,6 @@ import hashlib
 import hmac
 import re
 import struct
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from idl.cos import otid_t
@@ -114,15 +113,12 @@ class Block:
         self._prefix = prefix
         self._begun = _blake2b(prefix, key=secret, digest_size=TAG_BYTES)
 
-    def issue(self, numbers: Iterable[int]) -> list[bytes]:
-        """The names with these numbers, which belong to the block."""
-        made = []
-        for number in numbers:
-            written = _pack_number(number)
-            digest = self._begun.copy()
-            digest.update(written)
-            made.append(self._prefix + written + digest.digest())
-        return made
+    def issue(self, number: int) -> bytes:
+        """The name with this number, which belongs to the block."""
+        written = _pack_number(number)
+        digest = self._begun.copy()
+        digest.update(written)
+        return self._prefix + written + digest.digest()
 
 
 def is_issued(gtrid: Gtrid, incarnation_secret: bytes) -> bool:
