@@ -3,13 +3,15 @@
 `Bare` is what any durable write takes: an append and an `fdatasync`, in a file that was written in
 full before, so that an append changes nothing but bytes. The other two do no more either, and show
 how far a bar can be reached at all in the run that they are part of: `BareTwice` has large payloads
-on disk before the record that names them, `BareShared` lets threads share a write and a sync.
+on disk before the record that names them, `BareShared` lets threads share a write and a sync, with
+nothing else to do or with some Python beside it, as whatever stores a message has.
 """
 
 from __future__ import annotations
 
 import os
 import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -98,8 +100,11 @@ class BareShared:
     not compete for the turn: one that did would be overtaken by whoever has just had it.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, python_us: float = 0.0) -> None:
         self._file = Bare(path, b"")
+        # Half of it before the write, half behind it, and counted in steps: who looked at the
+        # clock would count the time of others, too.
+        self._steps = int(python_us / 2 * _steps_per_us()) if python_us else 0
         self._lock = threading.Lock()
         self._turn = threading.Lock()
         self._group = _Group()
@@ -114,6 +119,11 @@ class BareShared:
 
     def one_call(self) -> None:
         """This thread's record is on disk."""
+        _compute(self._steps)
+        self._share()
+        _compute(self._steps)
+
+    def _share(self) -> None:
         with self._lock:
             group = self._group
             group.records.append(bytes(RECORD_BYTES))
@@ -128,3 +138,18 @@ class BareShared:
             self._file.data = b"".join(group.records)
             self._file.one_call()
         group.gate.release()
+
+
+def _compute(steps: int) -> None:
+    for _ in range(steps):
+        pass
+
+
+def _steps_per_us() -> float:
+    """How many steps a microsecond has, in a loop that is not disturbed."""
+    steps, best_s = 10_000, 1.0
+    for _ in range(50):
+        begun = time.perf_counter()
+        _compute(steps)
+        best_s = min(best_s, time.perf_counter() - begun)
+    return steps / best_s / 1e6
