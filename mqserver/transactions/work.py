@@ -99,11 +99,7 @@ class Work:
         self, branch: bytes, owner: str, number: int, kind: str, act: Callable[[Branch], Done]
     ) -> Any:
         """What the request with this number answers. Repeated, it says the same again."""
-        found = self._open.get(branch) or self._ended.get(branch)
-        if found is None:
-            found = self._begin(branch, owner, number)
-        elif found.owner != owner:
-            raise refused(owner, branch)
+        found = self._owned(branch, owner, number)
         lock = found.lock
         if not lock.acquire(False):
             wait_for(lock)
@@ -125,6 +121,15 @@ class Work:
             return done.answer
         finally:
             lock.release()
+
+    def _owned(self, branch: bytes, owner: str, number: int) -> Branch:
+        """The branch, which begins with this request if it is not known; the owner's alone."""
+        found = self._open.get(branch) or self._ended.get(branch)
+        if found is None:
+            return self._begin(branch, owner, number)
+        if found.owner != owner:
+            raise refused(owner, branch)
+        return found
 
     def _take_up(self, found: Branch, number: int, kind: str) -> None:
         """The request is the branch's next one, or its last one again, which failed."""
@@ -230,13 +235,8 @@ class Work:
 
         Where that was forgotten in a restart it is None. What fails rolls the branch back.
         """
-
         try:
-            found = self._open.get(branch) or self._ended.get(branch)
-            if found is None:
-                found = self._begin(branch, owner, number)
-            elif found.owner != owner:
-                raise refused(owner, branch)
+            found = self._owned(branch, owner, number)
             lock = found.lock
             if not lock.acquire(False):
                 wait_for(lock)
