@@ -29,7 +29,8 @@ ROOT_FOLDER = Path(__file__).resolve().parent.parent
 # thing, the narrower one counts: `os.environ` is the environment and not the disk.
 
 NETWORK = (
-    "idl.orb.frames idl.orb.client idl.orb.server idl.orb.pump idl.orb.network idl.orb.monitor"
+    "idl.orb.frames idl.orb.client idl.orb.server idl.orb.pump idl.orb.doorway idl.orb.network "
+    "idl.orb.monitor"
 )
 
 DOORS = (

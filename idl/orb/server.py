@@ -1,9 +1,9 @@
 """The server's side of the network: peers are let in, and their requests answered.
 
-One thread accepts and never reads; each peer has a thread of its own, from its TLS greeting to its
-last request, or, where calls take turns, until it was let in: then the pump listens to it. Who a
-peer is says the authenticator, what it may do the object table; this module sees to it that no peer
-can hold up another.
+One thread accepts and never reads; each peer has a thread of its own, from the first byte of its
+TLS greeting or login (see `doorway.py`) to its last request, or, where calls take turns, until it
+was let in: then the pump listens to it. Who a peer is says the authenticator, what it may do the
+object table; this module sees to it that no peer can hold up another.
 """
 
 from __future__ import annotations
@@ -27,12 +27,15 @@ from idl.mapping import InvalidValue, Structure
 from idl.marshal import References, codec_of, write_exception
 from idl.orb import frames
 from idl.orb.audit import Audit
+from idl.orb.doorway import Doorway
 from idl.orb.guard import Gate, Limits, Policy, Refusals
 from idl.orb.pump import Pump
 from idl.turns import SteppedAside
 
 DRAIN_POLL_S = 0.005
 ACCEPT_PAUSE_S = 0.02
+# A greeting that has come is not given up before it was looked at.
+GREETING_S_MIN = 0.01
 
 log = logging.getLogger("oncemq.orb")
 
@@ -65,9 +68,11 @@ _REFUSED = frozenset(
 class _Peer(frames.Stream):
     """One connection, as the server sees it."""
 
-    def __init__(self, sock: socket.socket, host: str) -> None:
+    def __init__(self, sock: socket.socket, host: str, let_in_by: float = 0.0) -> None:
         super().__init__(sock)
         self.host = host
+        # When it must have proven itself.
+        self.let_in_by = let_in_by
         self.principal = Principal("")
         self.references: References = _NO_REFERENCES
         self.seq = 0
@@ -76,6 +81,15 @@ class _Peer(frames.Stream):
         self.descriptor = sock.fileno()
         self.is_listened_to = False
         self.quiet_since = 0.0
+
+    def has_left(self) -> bool | None:
+        """See `Arriving.has_left`."""
+        try:
+            return not self.sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return None
+        except OSError:
+            return True
 
     def foretell(self, request_id: bytes) -> None:
         """The peer, which waits for the answer to this request, hears that it will come."""
@@ -123,6 +137,7 @@ class Server:
             # The peer has sent something; it is answered, or left to a helper.
             attend = partial(self._do, self._answer_promptly)
             self._pump = Pump(attend, self._dismiss, limits.idle_s)
+        self._doorway: Doorway[_Peer] = Doorway(listener, self._made, self._admit)
         self._acceptor = threading.Thread(target=self._accept, name="orb-accept", daemon=True)
         self._acceptor.start()
 
@@ -163,22 +178,37 @@ class Server:
     def _accept(self) -> None:
         while not self._is_closing:
             try:
-                sock, address = self._listener.accept()
+                spoken, gone = self._doorway.wait()
             except OSError as failed:
                 # Closed by us, or out of file descriptors until some peer leaves.
                 log.debug("accepting failed: %s", failed)
                 time.sleep(ACCEPT_PAUSE_S)
                 continue
-            self._admit(_Peer(sock, address[0]))
+            self._let_go(gone)
+            for peer in spoken:
+                self._begin_to_attend(peer)
+        self._let_go(self._doorway.close())
 
-    def _admit(self, peer: _Peer) -> None:
+    def _made(self, sock: socket.socket, host: str) -> _Peer:
+        return _Peer(sock, host, time.monotonic() + self._limits.handshake_s)
+
+    def _admit(self, peer: _Peer) -> bool:
+        """Whether there is a place for the newcomer; somebody else may have lost his for it."""
         turned_away = self._gate.arrive(peer)
         if turned_away is not None:
             self._audit.record("connection shed", host=turned_away.host)
             turned_away.interrupt()
         if turned_away is peer:
             peer.reset()
-            return
+        return turned_away is not peer
+
+    def _let_go(self, peers: list[_Peer]) -> None:
+        for peer in peers:
+            log.debug("connection from %s ended before it said anything", peer.host)
+            self._gate.leave(peer)
+            peer.close()
+
+    def _begin_to_attend(self, peer: _Peer) -> None:
         thread = threading.Thread(target=self._attend, args=(peer,), name="orb-peer", daemon=True)
         try:
             thread.start()
@@ -233,7 +263,7 @@ class Server:
         self._gate.leave(peer)
 
     def _let_in(self, peer: _Peer) -> bool:
-        deadline = time.monotonic() + self._limits.handshake_s
+        deadline = peer.let_in_by
         if self._serving.tls is not None:
             self._greet(peer, self._serving.tls)
         try:
@@ -259,7 +289,7 @@ class Server:
         # Wrapped before the greeting, so that the peer can be turned away while it lasts.
         wrapped = context.wrap_socket(peer.sock, server_side=True, do_handshake_on_connect=False)
         peer.sock = wrapped
-        wrapped.settimeout(self._limits.handshake_s)
+        wrapped.settimeout(max(peer.let_in_by - time.monotonic(), GREETING_S_MIN))
         wrapped.do_handshake()
         peer.start()
 

@@ -403,9 +403,10 @@ LAYERS = {
                                         f"{CALLS}",
     "idl.orb.client":                   "idl.orb.endpoint idl.orb.frames idl.orb.guard "
                                         f"idl.dispatch {CALLS}",
-    "idl.orb.server":                   "idl.orb.pump idl.orb.frames idl.orb.guard idl.orb.audit "
-                                        f"idl.dispatch idl.turns {CALLS}",
+    "idl.orb.server":                   "idl.orb.pump idl.orb.doorway idl.orb.frames idl.orb.guard "
+                                        f"idl.orb.audit idl.dispatch idl.turns {CALLS}",
     "idl.orb.pump":                     "idl.turns",
+    "idl.orb.doorway":                  "",
     "idl.orb.endpoint":                 f"idl.dispatch idl.turns {CALLS}",
     "idl.orb.frames":                   "idl.orb.guard idl.wire idl.checksums idl.turns",
     "idl.orb.guard":                    "",
