@@ -56,6 +56,28 @@ class Held:
         return self._then(branch)
 
 
+class Caller(str):
+    """An owner's name that tells when a call of this owner's has found another under way.
+
+    The call compares the two owners then: it has found the other, and does not wait for it yet.
+    """
+
+    __hash__ = str.__hash__
+    has_found_another: threading.Event
+
+    def __new__(cls, name: str) -> Caller:
+        made = super().__new__(cls, name)
+        made.has_found_another = threading.Event()
+        return made
+
+    def __eq__(self, other: object) -> bool:
+        self.has_found_another.set()
+        return str.__eq__(self, other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+
 @pytest.fixture
 def desk() -> Desk:
     return Desk()
@@ -115,11 +137,18 @@ def test_a_call_that_is_repeated_while_it_runs_waits_for_the_first(desk: Desk) -
     assert (desk.puts, desk.messages) == (1, 1)
 
 
-def test_where_the_first_stepped_aside_only_one_of_all_others_carries_it_out(desk: Desk) -> None:
-    def step_aside(branch: bytes) -> Done:
-        raise SteppedAside
+def _step_aside(branch: bytes) -> Done:
+    raise SteppedAside
 
-    held = Held(step_aside)
+
+def _call_in_turns(desk: Desk) -> object:
+    """The call on a thread with turns: it is answered at once, or steps aside."""
+    Turns(lambda *told: None).begin()
+    return desk.call()
+
+
+def test_where_the_first_stepped_aside_only_one_of_all_others_carries_it_out(desk: Desk) -> None:
+    held = Held(_step_aside)
     with ThreadPoolExecutor(9) as pool:
         first = _inside(pool, desk, held)
         others = [pool.submit(desk.call) for _ in range(8)]
@@ -130,17 +159,40 @@ def test_where_the_first_stepped_aside_only_one_of_all_others_carries_it_out(des
     assert (desk.puts, desk.messages) == (1, 1)
 
 
-def test_on_a_thread_with_turns_nobody_waits_for_the_first(desk: Desk) -> None:
-    def call_in_turns() -> object:
-        Turns(lambda *told: None).begin()
-        return desk.call()
+def test_one_that_waited_for_a_first_that_stepped_aside_is_not_overtaken_by_a_later_one(
+    desk: Desk,
+) -> None:
+    def put_and_be_held(branch: bytes) -> Done:
+        done = desk.put(branch)
+        has_put(branch)
+        return done
 
+    aside, has_put = Held(_step_aside), Held(lambda branch: Done(None))
+    second_caller = Caller("ann")
+    with ThreadPoolExecutor(2) as pool, ThreadPoolExecutor(1) as turns:
+        first = _inside(pool, desk, aside)
+        second = pool.submit(desk.call, put_and_be_held, second_caller)
+        assert second_caller.has_found_another.wait(SOON_S)
+        aside.may_go_on.set()
+        assert isinstance(first.exception(SOON_S), SteppedAside)
+        # The second carries the call out now. The first is over: a third finds the second alone.
+        assert has_put.is_inside.wait(SOON_S)
+        third = turns.submit(_call_in_turns, desk)
+        refused = third.exception(SOON_S)
+        has_put.may_go_on.set()
+        assert second.exception(SOON_S) is None
+    assert (desk.puts, desk.messages) == (1, 1), "one call, carried out twice"
+    assert isinstance(refused, SteppedAside)
+    assert desk.call() == second.result() == range(1, 2)
+
+
+def test_on_a_thread_with_turns_nobody_waits_for_the_first(desk: Desk) -> None:
     held = Held(desk.put)
     with ThreadPoolExecutor(1) as pool, ThreadPoolExecutor(1) as turns:
         first = _inside(pool, desk, held)
         with pytest.raises(SteppedAside):
-            turns.submit(call_in_turns).result(SOON_S)
+            turns.submit(_call_in_turns, desk).result(SOON_S)
         held.may_go_on.set()
         assert first.result(SOON_S) == range(1, 2)
-        assert turns.submit(call_in_turns).result(SOON_S) == range(1, 2)
+        assert turns.submit(_call_in_turns, desk).result(SOON_S) == range(1, 2)
     assert desk.messages == 1
