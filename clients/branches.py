@@ -22,8 +22,9 @@ from clients.messages import OVERHEAD_BYTES, Item, Key, Message, batch_of, messa
 from clients.nodes import ENDING_S_MAX, LOST, Node
 from idl import system
 from idl.cos import RecoveryCoordinator, Status
+from idl.decider import Mq_Settlement, mqVoter
 from idl.mapping import UserException
-from idl.mq import BranchEnded, mqBranch, mqCompletion, mqSelection
+from idl.mq import BranchEnded, mqBranch, mqCompletion, mqSelection, mqWork
 from idl.otids import otid_of
 from idl.proxies import started, started_with
 
@@ -57,6 +58,7 @@ class Branch:
         "_held",
         "_held_bytes",
         "_held_messages",
+        "_ready",
         "_sender",
         "_texts",
         "_told",
@@ -88,6 +90,7 @@ class Branch:
         # queue, once the last request was answered.
         self._told: list[tuple[list[Key], tuple[str, ...]]] = []
         self._texts: tuple[tuple[str, ...], ...] = ()
+        self._ready: tuple[mqWork, ...] = ()
 
     @property
     def reference(self) -> mqBranch:
@@ -202,22 +205,75 @@ class Branch:
     def prepare(self, recovery: RecoveryCoordinator) -> Callable[[], Ended]:
         """The same, but it only votes. It is under way; the function waits for the answer."""
         self._branch = structs.branch(self._gtrid, self.name, recovery)
-        request = self._last_request(_PREPARE)
+        return self._voting(self._last_request(_PREPARE))
+
+    def vote(self, place: str, coordinator: Mq_Settlement) -> Callable[[], Ended]:
+        """The same, where it is decided at this place."""
+        node, work = self.node, self._work_left()
+        decider = node.slow_decider if self._held_bytes > LARGE_BYTES else node.decider
+        branch = self._branch or self._named()
+        arguments = (branch, self._answered + 1, work, place, coordinator)
+        return self._voting((decider.vote, arguments, node.clock() + ENDING_S_MAX))
+
+    def _voting(self, request: _Request) -> Callable[[], Ended]:
         method, arguments, _ = request
         waiting = started_with(method, arguments) or partial(method, *arguments)
         return partial(self._finished, waiting, request)
 
+    def get_ready(self) -> None:
+        """What is to be put is ready to be sent, while others are waited for."""
+        self._ready = self._work_left()
+
+    def decide(self, coordinator: Mq_Settlement, voters: tuple[mqVoter, ...]) -> Status:
+        """The same as `commit_alone`, and that is the decision for the voters."""
+        node = self.node
+        is_large = self._held_bytes > LARGE_BYTES
+        method = node.slow_decider.decide if is_large else node.decider.decide
+        branch, work = self._branch or self._named(), self._ready or self._work_left()
+        arguments = (branch, self._answered + 1, work, coordinator, voters)
+        deadline = node.clock() + ENDING_S_MAX
+        try:
+            status, texts = method(*arguments)
+        except LOST as lost:
+            status, texts = self._insist_on_decision(lost, (method, arguments, deadline))
+        return self._ended((status, False, texts))[0]
+
+    def _insist_on_decision(
+        self, lost: system.SystemException, request: _Request
+    ) -> tuple[Status, tuple[tuple[str, ...], ...]]:
+        method, arguments, deadline = request
+        try:
+            answer: tuple[Status, Any] = self.node.insist(lost, deadline, method, *arguments)
+        except BranchEnded:
+            raise
+        except UserException as refused:
+            # Of this attempt. The one that was lost may have decided.
+            raise system.UNKNOWN(str(refused), system.Completion.MAYBE) from refused
+        return answer
+
+    def end_voter(self, is_committed: bool, is_alone: bool = False) -> Callable[[], None]:
+        """The node is being told what another has decided; the function waits for its answer."""
+        method = self.node.decider.endVoter
+        arguments = (self._branch or self._named(), is_committed)
+        waiting = None if is_alone else started_with(method, arguments)
+        return waiting or partial(method, *arguments)
+
     def _last_request(self, completion: mqCompletion) -> _Request:
+        work = self._work_left()
+        node = self.node
+        method = node.calls.pushDown if self._held_bytes > LARGE_BYTES else node.ends.pushDown
+        branch = self._branch or structs.branch(self._gtrid, self.name, None)
+        arguments = (branch, self._answered + 1, work, completion)
+        return method, arguments, node.clock() + ENDING_S_MAX
+
+    def _work_left(self) -> tuple[mqWork, ...]:
+        """All that was kept back; the node is about to be called."""
         self.is_called = True
         work = []
         for queue, (items, _) in self._held.items():
             work.append(structs.work(queue, batch_of(items, self._sender)))
-        node = self.node
-        node.check_usable()
-        method = node.calls.pushDown if self._held_bytes > LARGE_BYTES else node.ends.pushDown
-        branch = self._branch or structs.branch(self._gtrid, self.name, None)
-        arguments = (branch, self._answered + 1, tuple(work), completion)
-        return method, arguments, node.clock() + ENDING_S_MAX
+        self.node.check_usable()
+        return tuple(work)
 
     def _finished(self, waiting: Callable[[], Ended], request: _Request) -> Ended:
         try:
@@ -259,6 +315,7 @@ class Branch:
                 _tell(keys, texts)
         # Whoever keeps the transaction does not keep what it has put.
         self._held.clear()
+        self._ready = ()
 
     def lose_keys(self) -> None:
         """The transaction was rolled back: there are no keys."""

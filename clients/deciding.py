@@ -26,14 +26,17 @@ from idl.coordination import (
     mqTransactionKey,
 )
 from idl.cos import RecoveryCoordinator, Resource, Status, otid_t
-from idl.databases import DATABASE, DATABASE_SETTLER, MARKED
-from idl.otids import BRANCH, RECOVERY, SETTLER, member_name, otid_of, split_otid
+from idl.databases import DATABASE, DATABASE_SETTLER
+from idl.decider import SETTLEMENT, Mq_Settlement, mqVoter
+from idl.otids import BRANCH, MARKED, RECOVERY, SETTLER, member_name, otid_of, split_otid
 from idl.proxies import is_foretold, neighbour_of, started
 
 COORDINATION = "coordination"
 ATTEMPT_S = 10.0
 PAUSE_S = 0.1
 PAUSE_S_MAX = 2.0
+VOTERS_KEPT = 1000
+ASKED_AGAIN_S = 60.0
 
 # Looked up once: that takes longer in an enumeration than most of what is done with it.
 _ROLLED_BACK = Status.ROLLED_BACK
@@ -57,8 +60,14 @@ class Deciding:
         self._sleep = sleep
         reference = f"PYRO:{COORDINATION}@{coordinator}"
         self._coordinator = orb.proxy(reference, Mq_Coordinator, ATTEMPT_S)
+        # What nodes know it by that decide, or vote about what others decide.
+        self.settlement = neighbour_of(self._coordinator, SETTLEMENT, Mq_Settlement)
         self._settlers: dict[tuple[str, int], Mq_Settler] = {}
         self._database_settlers: dict[str, Mq_Settler] = {}
+        # Where transactions may be decided, or when to ask again whether they may.
+        self._places: dict[str, float | bool] = {}
+        # The same few come again and again.
+        self._voters: dict[tuple[str, int, str], mqVoter] = {}
         self.leases = Leases(self._coordinator, clock)
         self.databases = KnownDatabases(self._coordinator.listDatabases, clock, sleep)
 
@@ -95,7 +104,7 @@ class Deciding:
             self.give_up(gtrid, patience_s)
 
     def recovery_of(self, gtrid: bytes, branch: str, mark: str = "") -> RecoveryCoordinator:
-        """Whom the branch asks for the outcome; `mark` is the database whose mark decides it."""
+        """Whom the branch asks for the outcome; `mark` is the place where that is decided."""
         name = member_name(f"{MARKED}/{mark}" if mark else RECOVERY, gtrid, branch)
         return neighbour_of(self._coordinator, name, RecoveryCoordinator)
 
@@ -119,6 +128,38 @@ class Deciding:
             settler = neighbour_of(self._coordinator, name, Mq_Settler)
             self._database_settlers[database] = settler
         return mqParticipant(branch, resource, settler)
+
+    def may_decide_at(self, place: str) -> bool:
+        """Whether what is decided at this node would be found by who asks the coordinator.
+
+        Asked once, and again later where it could not be.
+        """
+        known = self._places.get(place)
+        if known is True:
+            return True
+        if not place or (known is not None and self._clock() < known):
+            return False
+        try:
+            is_within_reach = self.settlement.isWithinReach(place)
+        except system.SystemException:
+            # It is away, or of an earlier version.
+            is_within_reach = False
+        self._places[place] = is_within_reach or self._clock() + ASKED_AGAIN_S
+        return is_within_reach
+
+    def voter(self, node: Address, branch: str) -> mqVoter:
+        """A branch at a node that does what is decided at another."""
+        named = node.host, node.port, branch
+        voter = self._voters.get(named)
+        if voter is None:
+            if len(self._voters) >= VOTERS_KEPT:
+                self._voters.clear()
+            voter = self._voters[named] = mqVoter(branch, f"PYRO:{SETTLER}@{node}")
+        return voter
+
+    def database_voter(self, database: str, branch: str) -> mqVoter:
+        """The same for a branch in a database."""
+        return mqVoter(branch, f"PYRO:{DATABASE_SETTLER}/{database}@{self.address}")
 
     def decide(
         self,
@@ -165,7 +206,7 @@ class Deciding:
         participants: tuple[mqParticipant, ...],
         patience_s: float,
     ) -> mqOutcome:
-        """How the transaction ended, which the mark in this database says. See `decide`.
+        """How the transaction ended, which the mark in this database or node says. See `decide`.
 
         `is_marked`: the mark is there. Otherwise it is looked for, and a fence put in its place.
         """

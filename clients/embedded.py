@@ -89,6 +89,10 @@ class EmbeddedOrb:
         """See `Orb.withdraw`."""
         self._inner.withdraw(published)
 
+    def named(self, reference: str, interface: type[T], host: str | None = None) -> T:
+        """See `Orb.named`."""
+        return self._inner.named(reference, interface, host)
+
     def reference_of(self, published: object) -> str:
         """See `Orb.reference_of`."""
         return self._inner.reference_of(published)

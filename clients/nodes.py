@@ -14,7 +14,9 @@ from typing import TypeVar
 from clients.errors import RAISED, OnceMQError, translated
 from idl import system
 from idl.call import Address, Orb, begin_repeating, limited, repeated
+from idl.decider import DECIDER, Mq_Decider
 from idl.mq import Mq_Node
+from idl.places import place_of
 from idl.process import here
 from idl.proxies import new_request_id
 
@@ -51,6 +53,8 @@ class Node:
     ) -> None:
         self.orb = orb
         self.address = address
+        # Where a transaction is decided that is decided there.
+        self.place = place_of(address.host, address.port)
         self.realm = realm
         self.where = f"the node at {address}" if realm is NETWORK else "the embedded node"
         self.timeout_s = timeout_s
@@ -59,6 +63,9 @@ class Node:
         self.calls = orb.proxy(f"PYRO:{NODE}@{address}", Mq_Node)
         # The same object; its calls give up sooner, because they are repeated.
         self.ends = orb.proxy(f"PYRO:{NODE}@{address}", Mq_Node, min(ENDING_S, timeout_s))
+        # Of what is large, and of all else, as above.
+        self.slow_decider = orb.proxy(f"PYRO:{DECIDER}@{address}", Mq_Decider)
+        self.decider = orb.proxy(f"PYRO:{DECIDER}@{address}", Mq_Decider, min(ENDING_S, timeout_s))
         self._process = 0 if realm is NETWORK else here.pid
         self.sleep = sleep
         self._has_answered = False

@@ -1,13 +1,7 @@
 """A transaction as its client sees it: work at any number of nodes, and one end for all of it.
 
-    nodes with work    how it ends                                    calls
-    none               nothing happens, nobody is asked               0
-    one                its last request commits it in one phase       1
-    several            all vote at once, then the coordinator decides 2 behind each other
-
-Databases vote as nodes do, and their own commits follow the decision; one that cannot vote decides
-by its commit, when all others have voted. See `two_phase.py`. It is long because every way to end
-is in it.
+What is rolled back, by whomever, is rolled back from here; the ways to commit are in
+`commitment.py`. Databases take part as nodes do: see `two_phase.py`.
 
 Whatever the end, it is told: by returning, or by an exception that says what is known. A
 transaction belongs to one process; its threads take turns. It knows nodes and the coordinator,
@@ -25,43 +19,40 @@ from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, NoReturn, Protocol
 
-from clients.branches import Branch, vote_of
-from clients.database_drivers import DatabaseTrouble, Lost
+from clients.branches import Branch
+from clients.commitment import Commitment, Outcome, Refused, commit_alone
 from clients.deciding import Deciding
 from clients.errors import (
     RAISED,
     OnceMQError,
-    OutcomeUnknown,
     RolledBack,
     TransactionEnded,
     reason_of,
     translated,
 )
-from clients.nodes import NETWORK, Node, is_harmless
-from clients.two_phase import DatabaseBranch, Databases
-from idl import system
+from clients.nodes import NETWORK, Node
+from clients.two_phase import Databases
 from idl.call import limited
 from idl.coordination import mqParticipant, mqParticipantList
-from idl.cos import HeuristicHazard, HeuristicMixed, Status
-from idl.mapping import UserException
-from idl.mq import BranchEnded
+from idl.cos import (
+    Status,
+)
 from idl.otids import show
 from idl.process import here
+
+__all__ = [
+    "AUTOCOMMIT",
+    "Autocommit",
+    "Home",
+    "Outcome",
+    "Transaction",
+    "chosen",
+    "current_transaction",
+]
 
 ROLLBACK_S = 5.0
 
 log = logging.getLogger("oncemq.client")
-
-
-class Outcome(enum.StrEnum):
-    """Where a transaction stands, or how it ended."""
-
-    ACTIVE = "active"
-    ROLLBACK_ONLY = "rollback only"
-    IN_DOUBT = "in doubt"
-    COMMITTED = "committed"
-    ROLLED_BACK = "rolled back"
-    UNKNOWN = "unknown"
 
 
 # Looked up once: that takes longer in an enumeration than most of what is done with it.
@@ -95,6 +86,9 @@ class Home(Protocol):
     @property
     def timeout_s(self) -> float:
         """How long an answer may take."""
+
+    def node(self) -> Node:
+        """The node to which it leads; raises an `OnceMQError`."""
 
     def deciding(self) -> Deciding:
         """The way to the coordinator; raises an `OnceMQError`."""
@@ -190,8 +184,12 @@ class Transaction:
                 self._databases = Databases(self._deciding.databases)
             # What others have prepared asks the coordinator: no mark may decide any more.
             markable = False if self._accepted else markable
+            # Nor may a node, where others work for it.
+            place = self._home.node().place
+            if self._is_shared or not self._deciding.may_decide_at(place):
+                place = ""
             try:
-                return self._databases.enlist(connection, self._gtrid, database, markable)
+                return self._databases.enlist(connection, self._gtrid, database, markable, place)
             except RAISED as failed:
                 raise translated(failed, self._deciding.where) from failed
 
@@ -308,6 +306,8 @@ class Transaction:
         """These branches, which others have prepared for it, count. All others never will."""
         with self.lock:
             self._check_ready()
+            if self._databases is not None and self._databases.place:
+                raise OnceMQError("share() comes before databases are enlisted")
             self._name()
             self._is_shared = self._has_voted = True
             self._accepted += tuple(participants)
@@ -367,202 +367,104 @@ class Transaction:
     # --- Ends
 
     def _commit(self) -> None:
+        try:
+            self._try_to_commit()
+        except Refused as refused:
+            self._roll_back(refused.reason)
+            if self._databases is not None:
+                self._databases.let_go()
+            raise RolledBack(refused.reason, refused.is_retryable) from refused.__cause__
+
+    def _try_to_commit(self) -> None:
         databases = self._databases
         if databases is not None:
-            self._refuse_if_unfit(databases)
+            reason = databases.why_not()
+            if reason:
+                raise Refused(reason, is_retryable=False)
         elif len(self._branches) == 1 and not self._is_shared:
             # Most transactions; what follows below comes to the same for them, in more steps.
             (only,) = self._branches.values()
             if only.has_work:
                 self._status = _UNKNOWN
-                self._commit_alone(only)
+                commit_alone(only, self._gtrid)
                 self._status = _COMMITTED
                 only.tell_keys()
                 self._over()
                 return
+        decider = self._decider(databases)
         working: list[Branch] = []
         others: list[Branch] = []
         for branch in self._branches.values():
-            (working if branch.has_work else others).append(branch)
+            (working if branch.has_work or branch is decider else others).append(branch)
         # Others have only looked: their nodes are told, and nobody waits for what they say.
         if others:
             self._tell_rollback(others)
         # From here on an interruption leaves it open how the transaction ends.
         self._status = _UNKNOWN
         if databases is not None and databases.branches:
-            self._commit_with(databases, working)
+            self._commit_with(databases, working, decider)
         elif len(working) == 1 and not self._is_shared:
-            self._commit_alone(working[0])
+            commit_alone(working[0], self._gtrid)
         elif working or self._is_shared:
-            self._commit_together(working)
+            self._commit_together(working, decider, None)
         self._status = _COMMITTED
         for branch in working:
             branch.tell_keys()
         self._over()
 
-    def _refuse_if_unfit(self, databases: Databases) -> None:
-        reason = databases.why_not()
-        if reason:
-            self._roll_back(reason)
-            raise RolledBack(reason, retryable=False)
+    def _decider(self, databases: Databases | None) -> Branch | None:
+        """The branch whose commit decides about all the others; None where something else does."""
+        if self._is_shared:
+            return None
+        if databases is not None and databases.branches:
+            # All know already where to ask, also where nothing else is to be done there.
+            is_alone = len(databases.branches) == 1 and not self._has_work()
+            return None if is_alone or not databases.place else self.branch_at(self._home.node())
+        found, home, deciding = None, self._home.node(), self._deciding
+        for branch in self._branches.values():
+            if branch.has_work:
+                if deciding is None or not deciding.may_decide_at(branch.node.place):
+                    return None
+                if found is None or branch.node is home:
+                    found = branch
+        return found
 
-    def _commit_alone(self, branch: Branch) -> None:
-        try:
-            status = branch.commit_alone()
-        except BranchEnded as ended:
-            status = ended.outcome
-        except UserException as refused:
-            self._refused(refused, branch)
-        except system.SystemException as failed:
-            if is_harmless(failed):
-                self._refused(failed, branch)
-            status = self._ask_for_end(branch, failed)
-        if status is not _STATUS_COMMITTED:
-            self._roll_back(f"{branch.node.where} has given it up, or was restarted")
-            raise RolledBack(self._reason)
+    def _has_work(self) -> bool:
+        return any(branch.has_work for branch in self._branches.values())
 
-    def _ask_for_end(self, branch: Branch, failed: Exception) -> Status:
-        """How the node says that it ended. Only asked: the node may have forgotten the branch."""
-        try:
-            status = branch.ask_outcome()
-            if status is Status.ACTIVE:
-                # The node knows it, so that this is decisive: whatever comes later is refused.
-                branch.node.call(branch.node.calls.rollbackBranch, branch.reference)
-                status = Status.ROLLED_BACK
-        except BranchEnded as ended:
-            status = ended.outcome
-        except RAISED as unreachable:
-            raise OutcomeUnknown(self._gtrid) from unreachable
-        if status not in (Status.COMMITTED, Status.ROLLED_BACK):
-            raise OutcomeUnknown(self._gtrid) from failed
-        return status
-
-    def _commit_with(self, databases: Databases, working: list[Branch]) -> None:
+    def _commit_with(
+        self, databases: Databases, working: list[Branch], decider: Branch | None
+    ) -> None:
         try:
             if working or self._is_shared or len(databases.branches) > 1:
-                self._commit_together(working, databases)
+                self._commit_together(working, decider, databases)
             else:
-                self._commit_database(databases.branches[0])
-        finally:
-            # What is prepared and not ended here is the coordinator's to end.
+                self._commitment().by_database(databases.branches[0])
+        except Refused:
+            # What can be rolled back is first.
+            raise
+        except BaseException:
             databases.let_go()
+            raise
+        # What is prepared and not ended here is the coordinator's to end.
+        databases.let_go()
 
-    def _commit_database(self, branch: DatabaseBranch) -> None:
-        """Nobody else has work: its commit is all there is."""
-        try:
-            branch.commit()
-        except Lost as lost:
-            told = f"database {branch.database}: its connection was lost in the commit: {lost}"
-            raise OutcomeUnknown(self._gtrid, told) from lost
-        except DatabaseTrouble as refused:
-            self._refused_by_database(branch, refused)
-
-    def _commit_together(self, working: list[Branch], databases: Databases | None = None) -> None:
-        deciding = self._deciding
-        assert deciding is not None, "branches have names"
+    def _commit_together(
+        self, working: list[Branch], decider: Branch | None, databases: Databases | None
+    ) -> None:
         self._has_voted = True
-        marked = None if databases is None else databases.marked
-        mark = "" if marked is None else marked.database
-        gtrid = self._gtrid
-        asked, offered = [], []
-        for branch in working:
-            asked.append(branch.prepare(deciding.recovery_of(gtrid, branch.name, mark)))
-        # Beside the nodes, which are at work on theirs already.
-        for branch in working:
-            offered.append(deciding.participant(branch.node.address, gtrid, branch.name))
-        # The mark decides nothing yet.
-        trouble = None if databases is None else databases.vote()
-        votes = [vote_of(answer) for answer in asked]
-        prepared = []
-        for branch, participant, vote in zip(working, offered, votes, strict=True):
-            if isinstance(vote, Exception):
-                self._refused(vote, branch)
-            _, is_read_only, _ = vote
-            if not is_read_only:
-                prepared.append(participant)
-        if trouble is not None:
-            self._refused_by_database(*trouble)
-        participants = (*prepared, *self._accepted)
-        if databases is not None:
-            participants += databases.participants(deciding.database_participant)
-        if marked is not None:
-            self._commit_by_mark(marked, participants, deciding)
-        elif participants or self._is_shared:
-            self._have_decided(participants, deciding, databases)
-        if databases is not None:
-            databases.commit_prepared()
+        if decider is not None:
+            self._commitment().by_node(working, decider, databases)
+        else:
+            self._commitment().together(working, databases, self._accepted, self._is_shared)
 
-    def _commit_by_mark(
-        self, marked: DatabaseBranch, participants: mqParticipantList, deciding: Deciding
-    ) -> None:
-        self._status = Outcome.IN_DOUBT
-        is_marked = False
-        try:
-            # After this line it is committed, whatever happens: the mark was written before.
-            marked.commit()
-            is_marked = True
-        except Lost as lost:
-            # Whether the mark is there, the coordinator will find out; or it puts up a fence.
-            log.info("database %s: %s", marked.database, lost)
-        except DatabaseTrouble as refused:
-            self._refused_by_database(marked, refused)
-        try:
-            outcome = deciding.decide_marked(
-                self._gtrid, marked.database, is_marked, participants, self._home.timeout_s
-            )
-        except (OutcomeUnknown, *RAISED) as failed:
-            if is_marked:
-                # The nodes will ask, and the mark be found.
-                log.warning("committed; the nodes will hear of it later: %s", failed)
-                return
-            self._home.doubt(self._gtrid, marked.database)
-            raise OutcomeUnknown(self._gtrid) from failed
-        if outcome.status is not Status.COMMITTED and not is_marked:
-            self._roll_back(f"database {marked.database}: its connection was lost in the commit")
-            raise RolledBack(self._reason)
+    def _commitment(self) -> Commitment:
+        assert self._deciding is not None, "branches have names"
+        home = self._home
+        return Commitment(self._gtrid, self._deciding, home.timeout_s, self._stands, home.doubt)
 
-    def _have_decided(
-        self, participants: mqParticipantList, deciding: Deciding, databases: Databases | None
-    ) -> None:
-        self._status = Outcome.IN_DOUBT
-        # What is prepared in databases need not wait until the nodes have been told.
-        meanwhile = None if databases is None else databases.begin_to_commit
-        try:
-            outcome = deciding.decide(self._gtrid, participants, self._home.timeout_s, meanwhile)
-        except OutcomeUnknown as silent:
-            if databases is not None and databases.is_decided:
-                log.warning("committed; the nodes will hear of it later: %s", silent)
-                return
-            self._home.doubt(self._gtrid)
-            raise
-        except (HeuristicMixed, HeuristicHazard):
-            self._status = Outcome.UNKNOWN
-            raise
-        except RAISED as failed:
-            self._undecided(failed, deciding)
-            return
-        if outcome.status is not _STATUS_COMMITTED:
-            self._roll_back(outcome.reason or "the coordinator rolled it back")
-            raise RolledBack(self._reason)
-
-    def _undecided(self, failed: Exception, deciding: Deciding) -> None:
-        """The coordinator refused to decide: then it is rolled back, unless it says otherwise."""
-        outcome = deciding.give_up(self._gtrid, self._home.timeout_s)
-        if outcome.status is Status.COMMITTED:
-            return
-        told = translated(failed, deciding.where)
-        self._roll_back(reason_of(told))
-        raise RolledBack(self._reason, told.retryable) from told
-
-    def _refused(self, refused: Exception, branch: Branch) -> NoReturn:
-        told = translated(refused, branch.node.where)
-        self._roll_back(reason_of(told))
-        raise RolledBack(self._reason, told.retryable) from told
-
-    def _refused_by_database(self, branch: DatabaseBranch, refused: DatabaseTrouble) -> NoReturn:
-        reason = f"database {branch.database}: {refused}".replace(" NAME", f" {branch.database}")
-        self._roll_back(reason)
-        raise RolledBack(reason, refused.retryable) from refused
+    def _stands(self, status: Outcome) -> None:
+        self._status = status
 
     def _roll_back(self, reason: str) -> None:
         """Nothing of it has happened, whether or not everybody can be told so now."""

@@ -1,7 +1,7 @@
 """Databases in a transaction: the application's connections as branches beside those at nodes.
 
     the database             takes part as     what decides
-    prepares branches        d1, d2, ...       the coordinator
+    prepares branches        d1, d2, ...       a node, or the coordinator
     has no two-phase commit  the mark          its own commit, in which a row names it
 
 What holds:
@@ -29,6 +29,7 @@ from clients.errors import ConnectionLost, NotEnlisted
 from clients.unwrapping import Unwrapped, unwrapped
 from idl.coordination import mqDatabase, mqParticipant
 from idl.databases import BRANCH, COMMITTED, WHOLE, BranchId, branch_name
+from idl.decider import mqVoter
 
 # So long what the coordinator has told of databases is taken for true.
 KNOWN_S = 30.0
@@ -227,6 +228,8 @@ class Databases:
     def __init__(self, known: KnownDatabases) -> None:
         self._known = known
         self.branches: list[DatabaseBranch] = []
+        # Where it is decided, if neither by a mark nor by the coordinator.
+        self.place = ""
         # Whether it is known that the transaction is committed.
         self.is_decided = False
 
@@ -240,8 +243,13 @@ class Databases:
         """Those that are prepared."""
         return [each for each in self.branches if not each.is_marked]
 
-    def enlist(self, given: Any, gtrid: bytes, database: str, markable: bool | None) -> Any:
-        """What the application goes on using. Raises `NotEnlisted`."""
+    def enlist(
+        self, given: Any, gtrid: bytes, database: str, markable: bool | None, place: str = ""
+    ) -> Any:
+        """What the application goes on using. Raises `NotEnlisted`.
+
+        `place` is where it is decided unless a mark does; empty, it is the coordinator.
+        """
         opened = unwrapped(given)
         try:
             if any(each.opened.connection is opened.connection for each in self.branches):
@@ -249,7 +257,7 @@ class Databases:
             opened.driver.check_idle()
             known = self._known.find(opened, database)
             is_marked = self._is_marked(opened.driver, known, markable)
-            mark = known.name if is_marked else self._mark()
+            mark = known.name if is_marked else self._mark(place)
             number = len(self.branches) + 1
             # A marked database has no branch; its row is about the whole transaction.
             branch = BranchId(gtrid, branch_name(number, "" if is_marked else mark))
@@ -261,11 +269,13 @@ class Databases:
             opened.close()
             raise
         self.branches.append(DatabaseBranch(opened, known, branch, is_marked))
+        if not is_marked and mark == place:
+            self.place = place
         return opened.used
 
-    def _mark(self) -> str:
+    def _mark(self, place: str) -> str:
         marked = self.marked
-        return "" if marked is None else marked.database
+        return place if marked is None else marked.database
 
     def _is_marked(self, driver: Driver, known: mqDatabase, markable: bool | None) -> bool:
         can_prepare = driver.can_prepare and known.isTwoPhase
@@ -317,6 +327,10 @@ class Databases:
     ) -> tuple[mqParticipant, ...]:
         """Those that are prepared, as the coordinator knows them."""
         return tuple([made(each.database, each.gtrid, each.name) for each in self.two_phase])
+
+    def voters(self, made: Callable[[str, str], mqVoter]) -> tuple[mqVoter, ...]:
+        """Those that are prepared, as the node knows them that decides."""
+        return tuple([made(each.database, each.name) for each in self.two_phase])
 
     def begin_to_commit(self) -> None:
         """It was decided so: those that were prepared are on their way, as far as that goes."""

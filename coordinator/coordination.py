@@ -20,6 +20,7 @@ from coordinator.outcomes import Outcome
 from coordinator.participants import Participant, Place
 from coordinator.service import Service
 from coordinator.sessions import Session, TooMany
+from coordinator.settlement import SettlementServant
 from coordinator.timeouts import UNDECIDED
 from idl import system
 from idl.call import foretelling
@@ -43,6 +44,7 @@ from idl.coordination import (
     mqTransactionKey,
 )
 from idl.cos import Status, otid_t
+from idl.decider import SETTLEMENT, Mq_Settlement
 from idl.mapping import InvalidValue
 from idl.otids import BLOCK_NUMBERS, NULL_OTID, check_branch, otid_of, show, split_otid
 from idl.turns import prompt, step_aside
@@ -65,6 +67,8 @@ def publish(service: Service, databases: DatabaseObjects | None = None) -> None:
         databases.publish(service)
     service.orb.publish(CoordinationServant(service, desk), Mq_Coordinator, COORDINATION)
     service.orb.publish(AdminServant(service, desk), Mq_TransactionAdmin, ADMIN)
+    settlement = SettlementServant(service.orb, databases, service.tasks.now)
+    service.orb.publish(settlement, Mq_Settlement, SETTLEMENT)
 
 
 class CoordinationServant:
@@ -185,7 +189,7 @@ class CoordinationServant:
 
     @prompt
     def decideMarked(
-        self, otid: otid_t, database: str, isMarked: bool, participants: mqParticipantList
+        self, otid: otid_t, place: str, isMarked: bool, participants: mqParticipantList
     ) -> mqOutcome:
         """See `Mq_Coordinator.decideMarked`."""
         prepared, _ = self._enlisted(participants)
@@ -200,7 +204,7 @@ class CoordinationServant:
         if isinstance(known, Live) or known.status is Status.ROLLED_BACK:
             step_aside()
             # Perhaps only because its owner was silent for long: the mark knows better.
-            known = self._desk.by_mark(database, gtrid, caller(), prepared)
+            known = self._desk.by_mark(place, gtrid, caller(), prepared)
         return _told(tell(known))
 
     def giveUp(self, otid: otid_t) -> mqOutcome:

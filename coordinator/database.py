@@ -21,10 +21,11 @@ from coordinator.database_drivers import (
     NoSuchBranch,
     Open,
     Prepared,
+    Row,
     Unreachable,
 )
 from coordinator.registry import Registered
-from idl.databases import BranchId, read_xid
+from idl.databases import BRANCH, BranchId, read_xid
 
 T = TypeVar("T")
 
@@ -92,11 +93,20 @@ class Database:
         """All are committed, but for those returned, which are not prepared."""
         return self.ask(lambda link: _settle(link, list(branches)))
 
+    def ended(self, branches: Collection[BranchId]) -> list[BranchId]:
+        """Those of them that are not prepared any more; there are no rows about them any longer."""
+        return self.ask(lambda link: _ended(link, list(branches)))
+
     def prepared(self) -> list[Prepared]:
         """All that is prepared there, ours and others'."""
         return self.ask(lambda link: link.prepared(), is_probe=True)
 
     # --- Marks
+
+    @property
+    def grace_s(self) -> float:
+        """See `Keeper.grace_s`."""
+        return self.registered.grace_s
 
     def mark(self, gtrid: bytes) -> str | None:
         """See `Link.mark`."""
@@ -215,6 +225,14 @@ def _roll_back(link: Link, branch: BranchId) -> None:
 def _refuse_listed(link: Link, branch: BranchId) -> None:
     if any(read_xid(*found[:3]) == branch for found in link.prepared()):
         raise Busy("the branch is still held by the connection that prepared it")
+
+
+def _ended(link: Link, branches: list[BranchId]) -> list[BranchId]:
+    held = {read_xid(*found[:3]) for found in link.prepared()}
+    over = [branch for branch in branches if branch not in held]
+    # A node has decided about them and does not ask for the rows: they were for who looks.
+    link.forget([Row(branch.otid, branch.branch, BRANCH) for branch in over])
+    return over
 
 
 def _settle(link: Link, branches: list[BranchId]) -> list[BranchId]:

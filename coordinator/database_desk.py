@@ -28,7 +28,7 @@ from idl.coordination import (
     mqDatabaseSettings,
 )
 from idl.cos import Resource, Status
-from idl.databases import COMMITTED
+from idl.databases import COMMITTED, check_place
 from idl.mapping import InvalidValue
 from idl.toml_files import BadFile
 from mqserver.errors import StorageError
@@ -55,9 +55,11 @@ class DatabaseDesk:
         return tuple([_database(registered, seen) for registered, seen in found])
 
     def by_mark(self, name: str, gtrid: bytes, owner: str, prepared: Sequence[Enlisted]) -> Outcome:
-        """How a transaction ended that the mark in this database decides; it is carried out."""
+        """How a transaction ended that the mark there decides; it is carried out."""
         try:
-            is_committed = self._kept().marks.settle(name, gtrid)
+            is_committed = self._kept().marks.settle(check_place(name), gtrid)
+        except InvalidValue as wrong:
+            raise system.BAD_PARAM(str(wrong)) from wrong
         except NotRegistered as unknown:
             raise DatabaseNotFound(name) from unknown
         except DatabaseTrouble as silent:

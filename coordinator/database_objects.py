@@ -2,7 +2,8 @@
 
     database/NAME/GTRID/BRANCH   Resource: a branch that is prepared in the database
     database-settler/NAME        Mq_Settler: has the commits of many branches done at once
-    marked/NAME/GTRID/BRANCH     RecoveryCoordinator: asked by BRANCH, which the mark decides about
+    marked/NAME/GTRID/BRANCH     RecoveryCoordinator: asked by BRANCH, which the mark decides about;
+                                 NAME is a database, or a node that has decided
 
 None of them is kept. A branch is only ended the way that was decided here, whoever asks for it. One
 that has a settler is committed a moment after the decision, unless its owner was faster, who has
@@ -11,22 +12,25 @@ the connection at hand; so nobody waits for the coordinator's.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from functools import partial
 
-from coordinator.database import CommittedAlone, Times
-from coordinator.database_drivers import DatabaseTrouble, NoSuchBranch
+from coordinator.database import CommittedAlone, Database, Times
+from coordinator.database_drivers import Busy, DatabaseTrouble, NoSuchBranch
 from coordinator.database_kinds import open_link
 from coordinator.databases import Databases
+from coordinator.deciding_nodes import DecidingNode
 from coordinator.fates import Verdict, is_ours
 from coordinator.ledger import Member
 from coordinator.live import Enlisted, Live
-from coordinator.marks import Marks
+from coordinator.marks import Keeper, Marks
 from coordinator.registry import Registry
 from coordinator.service import Service
 from coordinator.verdicts import Verdicts
 from idl import system
+from idl.call import Address, call_here
 from idl.coordination import Mq_Settler, mqOtidList
 from idl.cos import (
     HeuristicCommit,
@@ -39,16 +43,18 @@ from idl.cos import (
 from idl.databases import (
     DATABASE,
     DATABASE_SETTLER,
-    MARKED,
     BranchId,
     check_name,
+    check_place,
     mark_of,
 )
 from idl.mapping import InvalidValue
-from idl.otids import split_member, split_otid
+from idl.otids import MARKED, otid_of, split_member, split_otid
+from idl.places import is_node, node_at
 from mqserver.storage.disk import Disk
 
 LOST_KEPT = 10_000
+LOOPBACK = "127.0.0.1"
 _OF_DATABASES = f"PYRO:{DATABASE}/"
 
 
@@ -75,7 +81,15 @@ def open_databases(
         if live is not None:
             service.family.rollback(live, "it was not marked as committed in time")
 
-    marks = Marks(databases.find, verdicts, service.tasks.now, roll_back)
+    def find(place: str) -> Keeper:
+        if is_node(place):
+            call = call_here()
+            # Outside of calls, by a branch that was found in a database.
+            host = LOOPBACK if call is None else call.peer_host
+            return DecidingNode(service.orb, Address(*node_at(place)), host)
+        return databases.find(place)
+
+    marks = Marks(find, verdicts, service.tasks.now, roll_back)
     objects = DatabaseObjects(databases, verdicts, marks)
     service.at_home = objects.enlisted
     databases.start(marks.settle)
@@ -130,7 +144,7 @@ class DatabaseObjects:
 
     def marked(self, rest: str) -> MarkedServant:
         """Whom a branch of a marked transaction asks."""
-        return MarkedServant(self, *_split(rest))
+        return MarkedServant(self, *_split(rest, check_place))
 
     def note_lost(self, branches: list[BranchId]) -> None:
         """They were to be committed, and are not prepared."""
@@ -151,12 +165,12 @@ def name_of(member: Member) -> str:
     return member.resource.removeprefix(_OF_DATABASES).partition("/")[0]
 
 
-def _split(rest: str) -> tuple[str, BranchId]:
+def _split(rest: str, check: Callable[[str], str] = check_name) -> tuple[str, BranchId]:
     name, _, member = rest.partition("/")
     gtrid, branch = split_member(member)
     if not branch:
         raise InvalidValue(f"object name {rest[:60]!r} names no branch")
-    return check_name(name), BranchId(gtrid, branch)
+    return check(name), BranchId(gtrid, branch)
 
 
 def _not_now(trouble: DatabaseTrouble) -> system.TRANSIENT:
@@ -242,11 +256,33 @@ class SettlerServant:
             self._objects.note_lost(lost)
             raise NotPrepared()
 
-    def _to_be_committed(self, branches: mqOtidList) -> list[BranchId]:
+    def getEnded(self, branches: mqOtidList) -> mqOtidList:
+        """See `Mq_Settler.getEnded`; only of branches that a node decides about."""
+        wanted = [branch for branch in self._named(branches) if is_node(mark_of(branch.branch))]
         try:
-            wanted = [BranchId(*split_otid(otid)) for otid in branches]
+            database = self._objects.databases.find(self._name)
+            ended = database.ended(wanted)
+            for branch in set(wanted).difference(ended):
+                self._finish(database, branch)
+        except DatabaseTrouble as trouble:
+            raise _not_now(trouble) from trouble
+        return tuple([otid_of(branch.gtrid, branch.branch) for branch in ended])
+
+    def _finish(self, database: Database, branch: BranchId) -> None:
+        """Its owner has lost its connection, or is gone; the node is asked, not who calls."""
+        decided = self._objects.marks.answer(mark_of(branch.branch), branch)
+        with contextlib.suppress(NoSuchBranch, Busy):
+            if decided is Status.COMMITTED:
+                database.commit(branch)
+
+    def _named(self, branches: mqOtidList) -> list[BranchId]:
+        try:
+            return [BranchId(*split_otid(otid)) for otid in branches]
         except InvalidValue as wrong:
             raise system.BAD_PARAM(str(wrong)) from wrong
+
+    def _to_be_committed(self, branches: mqOtidList) -> list[BranchId]:
+        wanted = self._named(branches)
         for branch in wanted:
             if self._objects.verdicts.of(branch) is not Verdict.COMMITTED:
                 raise system.INVALID_TRANSACTION("not all of them are to be committed")

@@ -14,6 +14,7 @@ from coordinator.protocol import Transaction, answer_to
 from idl.cos import Status
 from idl.databases import BRANCH, COMMITTED, ROLLED_BACK, BranchId, mark_of
 from idl.otids import decode_gtrid
+from idl.places import is_node
 
 
 class Verdict(enum.Enum):
@@ -72,8 +73,9 @@ def fate_of(branch: BranchId, verdict: Verdict, age_s: float, grace_s: float) ->
             return Fate.COMMIT
         case Verdict.UNKNOWN:
             return Fate.LEAVE
-        case Verdict.UNDECIDED:
+        case Verdict.UNDECIDED if not is_node(mark_of(branch.branch)):
             return Fate.WAIT
+    # What a node has decided nobody need have told us.
     if age_s < grace_s:
         # Its owner may be about to roll it back by itself.
         return Fate.WAIT

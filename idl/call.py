@@ -257,6 +257,13 @@ class Orb(Protocol):
     def proxy(self, reference: str, interface: type[T], timeout_s: float | None = None) -> T:
         """An object with this interface that stands for the referenced one. Nothing is sent yet."""
 
+    def named(self, reference: str, interface: type[T], host: str | None = None) -> T:
+        """The same for an object that somebody has named who called from this host.
+
+        None: it was checked when it came. Raises NO_PERMISSION for one that this caller may not
+        name; only trusted servers are shown who we are.
+        """
+
     def reference_of(self, published: object) -> str:
         """The text by which others reach a published object or a proxy's target."""
 

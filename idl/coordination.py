@@ -24,6 +24,7 @@ from idl.mapping import (
 BranchName = Annotated[str, Text(64)]
 Application = Annotated[str, Text(128)]
 DatabaseName = Annotated[str, Text(32)]
+Place = Annotated[str, Text(64)]
 Role = Annotated[str, Text(64)]
 mqOtidList = tuple[otid_t, ...]
 
@@ -52,6 +53,9 @@ class Mq_Settler(Protocol):
 
     @operation(NotPrepared, idempotent=True)
     def settle(self, branches: mqOtidList) -> None: ...
+
+    @operation(idempotent=True)
+    def getEnded(self, branches: mqOtidList) -> mqOtidList: ...
 
 
 @struct()
@@ -150,7 +154,7 @@ class Mq_Coordinator(Protocol):
     def decideMarked(
         self,
         otid: otid_t,
-        database: DatabaseName,
+        place: Place,
         isMarked: Boolean,
         participants: mqParticipantList,
     ) -> mqOutcome: ...

@@ -25,12 +25,12 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from idl.mapping import InvalidValue
 from idl.otids import FORMAT_ID, GTRID_BYTES, check_branch
+from idl.places import is_node, node_at
 
-# Families of objects at the coordinator: the Resource of a prepared branch, the Mq_Settler of a
-# database, and the RecoveryCoordinator of a transaction that a mark decides.
+# Families of objects at the coordinator: the Resource of a prepared branch, and the Mq_Settler of a
+# database.
 DATABASE = "database"
 DATABASE_SETTLER = "database-settler"
-MARKED = "marked"
 
 TABLE = "oncemq_outcome"
 IDENTITY = "identity"
@@ -75,6 +75,14 @@ def check_name(name: str) -> str:
             "underscores, beginning with a letter"
         )
     return name
+
+
+def check_place(place: str) -> str:
+    """The place itself, when a transaction can be decided there: a database or a node."""
+    if is_node(place):
+        node_at(place)
+        return place
+    return check_name(place)
 
 
 # --- Where a database is -------------------------------------------------------------------------
@@ -225,13 +233,13 @@ class BranchId:
 
 
 def branch_name(number: int, mark: str = "") -> str:
-    """The name of a database's branch; `mark` is the database whose mark decides, if one does."""
+    """The name of a database's branch; `mark` is the place whose mark decides, if one does."""
     name = f"d{number}"
-    return check_branch(f"{name}.{check_name(mark)}" if mark else name)
+    return check_branch(f"{name}.{check_place(mark)}" if mark else name)
 
 
 def mark_of(branch: str) -> str:
-    """The database whose mark decides about this branch; empty where the coordinator does."""
+    """The place whose mark decides about this branch; empty where the coordinator does."""
     return branch.partition(".")[2] if branch.startswith("d") else ""
 
 

@@ -62,6 +62,10 @@ class LocalOrb:
         """See `Orb.proxy`. A direct call cannot be cut short: the timeout has no effect."""
         return proxy_of(reference, interface, self, timeout_s)
 
+    def named(self, reference: str, interface: type[T], host: str | None = None) -> T:
+        """See `Orb.named`. Nobody is a stranger here."""
+        return self.proxy(reference, interface)
+
     def reference_of(self, published: object) -> str:
         """See `Orb.reference_of`."""
         return text_of(cast(Proxy, published))

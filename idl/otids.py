@@ -188,8 +188,10 @@ def check_branch(name: str) -> str:
 # --- Objects that belong to a transaction --------------------------------------------------------
 
 # Families of objects that the one program gives out and the other finds by the name: whom a branch
-# asks for the outcome, the branch itself, and what makes the commits of a node durable.
+# asks for the outcome, and whom if a mark decides; the branch itself, and what makes the commits of
+# a node durable.
 RECOVERY = "recovery"
+MARKED = "marked"
 BRANCH = "branch"
 SETTLER = "settler"
 

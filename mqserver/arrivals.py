@@ -17,7 +17,9 @@ from collections import Counter
 from collections.abc import Callable, Container, Sequence
 from typing import NamedTuple
 
+from mqserver.errors import QueueNotFound
 from mqserver.storage.contract import (
+    RESERVED,
     BranchInfo,
     ConsumerInfo,
     Message,
@@ -327,11 +329,13 @@ class WatchedStorage:
         self._storage.delete_queue(name)
 
     def queues(self) -> list[QueueInfo]:
-        """See `Storage.queues`."""
-        return self._storage.queues()
+        """See `Storage.queues`. What the node keeps for itself is left out."""
+        return [info for info in self._storage.queues() if not info.name.startswith(RESERVED)]
 
     def queue(self, name: str) -> QueueInfo:
-        """See `Storage.queue`."""
+        """See `Storage.queue`. What the node keeps for itself is not there."""
+        if name.startswith(RESERVED):
+            raise QueueNotFound(name)
         return self._storage.queue(name)
 
     def read(self, queue: str, key: int) -> Message | None:

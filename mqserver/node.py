@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from idl import system
 from idl.call import Orb
+from idl.decider import DECIDER, Mq_Decider
 from idl.mapping import InvalidValue
 from idl.mq import Mq_Admin, Mq_Fifo, Mq_Node, Mq_Standard
 from idl.otids import check_branch
@@ -22,6 +23,7 @@ from idl.proxies import new_request_id
 from mqserver.arrivals import WatchedStorage
 from mqserver.errors import MqError
 from mqserver.events.settings import EventSettings
+from mqserver.interfaces.decider import DeciderServant
 from mqserver.interfaces.events import Channels
 from mqserver.interfaces.fifo import FifoServant
 from mqserver.interfaces.node import NodeServant
@@ -34,10 +36,12 @@ from mqserver.queues import QueueLimits, Queues
 from mqserver.storage.contract import Outcome, Storage
 from mqserver.transactions.abandoned import Abandoned
 from mqserver.transactions.alone import Alone
+from mqserver.transactions.decisions import Decisions
 from mqserver.transactions.joining import Joining
 from mqserver.transactions.orphans import AskingTimes, Orphans
 from mqserver.transactions.requests import WorkLimits, named
 from mqserver.transactions.resource import Resources
+from mqserver.transactions.settling import Settling, SettlingTimes
 from mqserver.transactions.work import Work
 
 log = logging.getLogger("oncemq.node")
@@ -77,6 +81,7 @@ class NodeSettings:
     # After so much silence the coordinator is asked whether a transaction is still under way.
     silent_asked_s: float = 10.0
     asking: AskingTimes = field(default_factory=AskingTimes)
+    settling: SettlingTimes = field(default_factory=SettlingTimes)
     events: EventSettings = field(default_factory=EventSettings)
 
     def queue_limits(self) -> QueueLimits:
@@ -161,6 +166,8 @@ class Node:
             is_operator=may.is_operator,
         )
         self._parts = self._composed(coordinator, may, wall_clock)
+        self.decisions = Decisions(storage, clock, new_request_id)
+        self._settling = Settling(orb, self.decisions, clock, self.settings.settling)
         self._is_closing = False
         self._is_closed = False
         self._is_shutting_down = False
@@ -192,6 +199,7 @@ class Node:
         self.storage.listen(self.channels.arrived, self.channels.board.queues)
         self.storage.listen_to_ends(self.work.has_ended)
         self.storage.listen_to_ends(_log_end)
+        self.decisions.load()
         self.resources.publish()
         self._thread.start()
         self._publish()
@@ -206,7 +214,9 @@ class Node:
     def _publish(self) -> None:
         orb, parts = self._orb, self._parts
         reservations = Reservations(parts, self._clock)
-        orb.publish(NodeServant(parts, reservations), Mq_Node, NODE)
+        servant = NodeServant(parts, reservations)
+        orb.publish(servant, Mq_Node, NODE)
+        orb.publish(DeciderServant(parts, servant, self.decisions), Mq_Decider, DECIDER)
         orb.publish(AdminServant(parts, reservations, self.shut_down), Mq_Admin, ADMIN)
         orb.publish_family(STANDARD, lambda queue: StandardServant(parts, queue), Mq_Standard)
         orb.publish_family(FIFO, lambda queue: FifoServant(parts, queue), Mq_Fifo)
@@ -254,6 +264,9 @@ class Node:
             self._tried(self._abandoned.ask)
             due = self._tried(self.orphans.ask_those_due)
             pause_s = 1.0 if due is None else due - self._clock()
+            if self.decisions:
+                self._tried(self._settling.settle)
+            pause_s = min(pause_s, self.settings.settling.after_s)
             self._wakeup.wait(max(PAUSE_S_MIN, min(pause_s, 5.0)))
             if self._is_shutting_down and not self._is_closing:
                 self._is_shutting_down = False

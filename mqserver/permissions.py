@@ -116,7 +116,18 @@ OPERATION_RIGHTS: Mapping[str, Mapping[str, Rule]] = {
     },
     "resource": _RESOURCE,
     "branch": _RESOURCE,
-    "settler": {"commitBranches": Need.COORDINATOR, "settle": Need.COORDINATOR},
+    "settler": {
+        "commitBranches": Need.COORDINATOR,
+        "settle": Need.COORDINATOR,
+        "getEnded": Need.COORDINATOR,
+    },
+    "decider": {
+        "vote": Need.WORK,
+        "decide": Need.WORK,
+        "endVoter": Need.OWNER,
+        "getDecision": Need.COORDINATOR,
+        "fence": Need.COORDINATOR,
+    },
 }
 # Objects without a name of their own: they are known to whom they were given, and ask who calls.
 UNNAMED = "object"

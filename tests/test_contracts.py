@@ -16,8 +16,10 @@ import pytest
 
 from coordinator import coordination as coordinations
 from coordinator import interfaces as transactions
-from idl import coordination, cos, mq, parser
+from coordinator import settlement
+from idl import coordination, cos, decider, mq, parser
 from idl.mapping import is_interface, is_local
+from mqserver.interfaces import decider as deciders
 from mqserver.interfaces import events, fifo, node, service, standard
 from mqserver.transactions import resource
 from tests.contract_rows import (
@@ -47,6 +49,8 @@ SERVANTS: dict[type, type] = {
     cos.Coordinator: transactions.CoordinatorServant,
     cos.RecoveryCoordinator: transactions.RecoveryCoordinatorServant,
     coordination.Mq_Coordinator: coordinations.CoordinationServant,
+    decider.Mq_Decider: deciders.DeciderServant,
+    decider.Mq_Settlement: settlement.SettlementServant,
     coordination.Mq_TransactionAdmin: coordinations.AdminServant,
     cos.EventChannel: events.ChannelServant,
     cos.ConsumerAdmin: events.ConsumerAdminServant,
@@ -82,7 +86,7 @@ def test_a_servant_takes_and_returns_what_its_interface_says(interface: type) ->
 def test_every_interface_has_a_servant() -> None:
     declared = {
         python
-        for module in (cos, mq, coordination)
+        for module in (cos, mq, coordination, decider)
         for python in vars(module).values()
         if isinstance(python, type) and is_interface(python) and not is_local(python)
     }

@@ -112,6 +112,15 @@ class NetworkOrb:
         """See `Orb.proxy`."""
         return proxy_of(reference, interface, self._calls, timeout_s)
 
+    def named(self, reference: str, interface: type[T], host: str | None = None) -> T:
+        """See `Orb.named`."""
+        address = Reference.parse(reference).address
+        if address == self.address or address in self._trusted:
+            return self.proxy(reference, interface)
+        if host is not None and not _is_near(address.host, host):
+            raise system.NO_PERMISSION(f"{reference[:200]!r} is not an object that may be named")
+        return proxy_of(reference, interface, self._calls_to_strangers, None)
+
     def reference_of(self, published: object) -> str:
         """See `Orb.reference_of`."""
         proxy: Any = published
@@ -278,6 +287,11 @@ class _UnderWay:
         return self._calls.read(self._started.request, self._codec, answer)
 
 
+def _is_near(named: str, host: str) -> bool:
+    """Whether a caller from this host may name servers of that one, trusted or not."""
+    return named == host or (is_loopback(named) and is_loopback(host))
+
+
 class _PeerReferences:
     """What references mean that came from a peer.
 
@@ -321,7 +335,7 @@ class _PeerReferences:
     def _way_to(self, address: Address, server: str) -> _Calls | None:
         if address == self._own or address in self._trusted:
             calls = self._calls
-        elif address.host == self._host or (is_loopback(address.host) and is_loopback(self._host)):
+        elif _is_near(address.host, self._host):
             calls = self._calls_to_strangers
         else:
             return None

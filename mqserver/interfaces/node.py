@@ -1,5 +1,7 @@
 """`Mq_Node`: bulk work, push-down and reservations, for the client library and Spark.
 
+It is long because a node has many operations.
+
 Thin: who may, what the branch is called, and the translation of batches. The rules of requests are
 in `work.py`, those of queues in `queues.py`.
 """
@@ -247,7 +249,7 @@ class NodeServant:
             )
         else:
             taken = self._work.request(
-                self._branch_id(branch),
+                self.branch_id(branch),
                 owner,
                 request,
                 kind,
@@ -272,15 +274,28 @@ class NodeServant:
         self, branch: mqBranch, request: int, work: mqWorkList, completion: mqCompletion
     ) -> tuple[Status, bool, mqKeyListList]:
         """See `Mq_Node.pushDown`."""
+        recovery = b"" if branch.recovery is None else self._recovery(branch)
+        return self.push(branch, request, work, completion, recovery, None)
+
+    def push(
+        self,
+        branch: mqBranch,
+        request: int,
+        work: mqWorkList,
+        completion: mqCompletion,
+        recovery: bytes,
+        commit: Callable[[bytes], None] | None,
+    ) -> tuple[Status, bool, mqKeyListList]:
+        """The same, where the branch asks there, and is committed by this function, if at all."""
         call = self._parts.entered()
         prepared = self._read_work(call, work)
-        recovery = b"" if branch.recovery is None else self._recovery(branch)
 
         def push(found: Branch) -> list[range]:
             return self._do(found, prepared)
 
+        own, owner = self.branch_id(branch), call.principal.name
         status, is_read_only, keys = self._work.push_down(
-            self._branch_id(branch), call.principal.name, request, push, completion, recovery
+            own, owner, request, push, completion, recovery, commit
         )
         if keys is None:
             return status, is_read_only, tuple(() for _ in work)
@@ -334,14 +349,14 @@ class NodeServant:
         """See `Mq_Node.prepareBranch`."""
         call = self._parts.entered()
         recovery = self._recovery(branch)
-        return self._work.prepare(self._branch_id(branch), call.principal.name, recovery, messages)
+        return self._work.prepare(self.branch_id(branch), call.principal.name, recovery, messages)
 
     @_op
     @prompt
     def rollbackBranch(self, branch: mqBranch) -> None:
         """See `Mq_Node.rollbackBranch`."""
         call = self._parts.entered()
-        self._work.rollback(self._branch_id(branch), call.principal.name)
+        self._work.rollback(self.branch_id(branch), call.principal.name)
 
     @_op
     @prompt
@@ -372,7 +387,7 @@ class NodeServant:
         call = self._parts.entered()
         self._parts.check(call, queue, Right.READ, "lockMany")
         self._queues.check_usable(queue)
-        found = self._work.find_or_begin(self._branch_id(branch), call.principal.name)
+        found = self._work.find_or_begin(self.branch_id(branch), call.principal.name)
         with Latch(found.lock):
             if name not in found.lists:
                 if len(found.lists) >= LISTS_PER_BRANCH_MAX:
@@ -387,7 +402,7 @@ class NodeServant:
     def fetchLocked(self, branch: mqBranch, name: str, start: int, stop: int) -> mqTaken:
         """See `Mq_Node.fetchLocked`."""
         call = self._parts.entered()
-        found = self._work.find(self._branch_id(branch), call.principal.name)
+        found = self._work.find(self.branch_id(branch), call.principal.name)
         locked = found.lists.get(name)
         if locked is None:
             raise ReservationNotFound(name, 0)
@@ -454,13 +469,14 @@ class NodeServant:
         kind: str,
         act: Callable[[Branch], Done],
     ) -> Any:
-        return self._work.request(self._branch_id(branch), call.principal.name, number, kind, act)
+        return self._work.request(self.branch_id(branch), call.principal.name, number, kind, act)
 
     def _check_count(self, count: int) -> None:
         if count > self._parts.messages_per_call_max:
             raise LimitExceeded(f"{self._parts.messages_per_call_max} messages in one call")
 
-    def _branch_id(self, branch: mqBranch) -> bytes:
+    def branch_id(self, branch: mqBranch) -> bytes:
+        """The id under which the storage knows the branch."""
         otid = branch.otid
         name = self._names.get(branch.name)
         if name is None or otid.formatID != FORMAT_ID or len(otid.tid) != GTRID_BYTES:

@@ -70,6 +70,8 @@ from typing import Any, NamedTuple, Protocol, overload
 OUTCOMES_KEPT = 50_000
 BRANCH_ID_BYTES_MAX = 512
 RECOVERY_BYTES_MAX = 4096
+# Queues whose names begin so are a node's own: no client can name, see or use them.
+RESERVED = "~"
 
 Attributes = tuple[tuple[str, str], ...]
 

@@ -92,8 +92,9 @@ class Orphans:
             or _Doubt(now + self._times.first_s, self._times.first_s)
             for branch in found
         }
+        impatient = self._resources.impatient()
         for branch, doubt in list(self._doubts.items()):
-            if doubt.next_at > now:
+            if doubt.next_at > now and branch not in impatient:
                 continue
             if self._ask(branch, found[branch]):
                 del self._doubts[branch]
@@ -127,7 +128,7 @@ class Orphans:
         if server in self._silent:
             return False
         try:
-            whom = self._orb.proxy(text, RecoveryCoordinator)
+            whom = self._orb.named(text, RecoveryCoordinator)
             with limited(self._times.call_s):
                 status = whom.replay_completion(self._own(branch))
         except (system.SystemException, NotPrepared, InvalidValue) as unclear:

@@ -27,6 +27,8 @@ from mqserver.storage.contract import Outcome, Storage
 
 audit = logging.getLogger("oncemq.audit")
 
+# After a restart nothing tells which names a transaction used here, but clients count them.
+NAMES_TRIED = tuple(f"n{number}".encode() for number in range(1, 17))
 NOT_YOURS = "there is no such branch of this caller's"
 # To look it up in its class, with each branch, takes four times as long.
 _ACTIVE = Outcome.ACTIVE
@@ -96,6 +98,7 @@ class Branch:
         "number",
         "outcome",
         "owner",
+        "recovery",
         "stored",
         "stored_bytes",
         "taken",
@@ -120,6 +123,8 @@ class Branch:
         self.taken = 0
         self.outcome = _ACTIVE
         self.vote: Vote | None = None
+        # Whom it asks for the outcome, once it has voted.
+        self.recovery = b""
         # Frozen lists of messages that the branch has taken, by name.
         self.lists: dict[str, FrozenList] = {}
 

@@ -50,6 +50,8 @@ class Resources:
         self.storage = storage
         # Whom those ask that registered themselves; kept on disk with the vote.
         self._recoveries: dict[bytes, bytes] = {}
+        # Branches in doubt that are to ask at once.
+        self._impatient: set[bytes] = set()
 
     def publish(self) -> None:
         """Every branch can be called, whether it is known already or not."""
@@ -76,6 +78,15 @@ class Resources:
     def recovery_of(self, branch: bytes) -> bytes:
         """Whom the branch asks; nothing for one that has not registered itself."""
         return self._recoveries.get(branch, b"")
+
+    def ask_soon(self, branch: bytes) -> None:
+        """The outcome of the branch, which is in doubt, is known by now."""
+        self._impatient.add(branch)
+
+    def impatient(self) -> set[bytes]:
+        """The branches of which that was said since this was last asked for."""
+        impatient, self._impatient = self._impatient, set()
+        return impatient
 
     def ended(self, branch: bytes) -> None:
         """The branch needs to be known here no longer."""
@@ -168,6 +179,28 @@ class SettlerServant:
         # One forced write for all of them.
         self._storage.force()
 
+    @prompt
+    def getEnded(self, branches: tuple[otid_t, ...]) -> tuple[otid_t, ...]:
+        """See `Mq_Settler.getEnded`."""
+        if len(branches) > PROMPT_BRANCHES_MAX:
+            step_aside()
+        over = []
+        for otid, branch in zip(branches, _named(branches), strict=True):
+            outcome = self._storage.outcome(branch)
+            if outcome in _OVER:
+                over.append(otid)
+            elif outcome is contract.Outcome.PREPARED:
+                # Its owner is gone, or could not tell it.
+                self._resources.ask_soon(branch)
+        if over:
+            self._storage.force()
+        return tuple(over)
+
+
+# One of which nothing is known has ended long ago, since it had been prepared. What an operator has
+# done is remembered until it is forgotten, and the decision with it.
+_OVER = (contract.Outcome.COMMITTED, contract.Outcome.ROLLED_BACK, contract.Outcome.UNKNOWN)
+
 
 def _named(branches: tuple[otid_t, ...]) -> list[bytes]:
     try:
@@ -212,6 +245,11 @@ def commit(storage: contract.Storage, branch: bytes, is_durable: bool) -> None:
     except BranchEnded:
         pass
     ask(storage, branch, Request.COMMIT, is_durable=is_durable, attempts=ATTEMPTS - 1)
+
+
+def roll_back(storage: contract.Storage, branch: bytes) -> None:
+    """The branch has not happened. Raises what the table says of one that has."""
+    ask(storage, branch, Request.ROLLBACK)
 
 
 def ask(

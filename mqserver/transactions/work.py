@@ -22,15 +22,17 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from idl import system
 from idl.cos import Status, Vote
 from idl.mq import RequestOutOfOrder, mqCompletion
-from idl.otids import GTRID_BYTES
+from idl.otids import GTRID_BYTES, MARKED
 from idl.turns import Latch, SteppedAside, wait_for
 from mqserver.errors import BranchEnded, LimitExceeded, MqError
 from mqserver.storage.contract import Outcome, Storage
 from mqserver.transactions import resource
 from mqserver.transactions.requests import (
     CLEAN_ERRORS,
+    NAMES_TRIED,
     STATUS_OF,
     Branch,
     Done,
@@ -44,10 +46,10 @@ from mqserver.transactions.requests import (
 
 log = logging.getLogger("oncemq.node")
 
-# After a restart nothing tells which names a transaction used here, but clients count them.
-NAMES_TRIED = tuple(f"n{number}".encode() for number in range(1, 17))
 _TRIED = frozenset(NAMES_TRIED)
 SMALL_ANSWER_BYTES = 64 * 1024
+# Whom branches ask that a mark decides about, in a database or at another node.
+_ASKS_ELSEWHERE = f"PYRO:{MARKED}/".encode()
 PUSH_DOWN = "push-down"
 
 # In place of an answer that was too large to be kept.
@@ -230,10 +232,12 @@ class Work:
         act: Callable[[Branch], Any],
         completion: mqCompletion,
         recovery: bytes,
+        commit: Callable[[bytes], None] | None = None,
     ) -> tuple[Status, bool, Any]:
         """How the branch stands then, whether it had changed nothing, and what `act` answers.
 
-        Where that was forgotten in a restart it is None. What fails rolls the branch back.
+        Where that was forgotten in a restart it is None. What fails rolls the branch back. One that
+        commits does so by `commit`, if there is one, also where it had changed nothing.
         """
         try:
             found = self._owned(branch, owner, number)
@@ -247,7 +251,7 @@ class Work:
                 self._take_up(found, number, PUSH_DOWN)
                 try:
                     answer = act(found)
-                    status, is_read_only = self._complete(found, completion, recovery)
+                    status, is_read_only = self._complete(found, completion, recovery, commit)
                 except BaseException:
                     give_up(self._storage, branch)
                     raise
@@ -273,7 +277,11 @@ class Work:
         raise over
 
     def _complete(
-        self, found: Branch, completion: mqCompletion, recovery: bytes
+        self,
+        found: Branch,
+        completion: mqCompletion,
+        recovery: bytes,
+        commit: Callable[[bytes], None] | None,
     ) -> tuple[Status, bool]:
         lock = found.end_lock
         if not lock.acquire(False):
@@ -281,6 +289,9 @@ class Work:
         try:
             if completion is _NO_COMPLETION:
                 return Status.ACTIVE, False
+            if commit is not None:
+                commit(found.id)
+                return _COMMITTED, False
             if not found.stored and not found.taken:
                 self._storage.rollback(found.id)
                 found.vote = Vote.READ_ONLY
@@ -288,6 +299,7 @@ class Work:
             if completion is _COMMIT_ONE_PHASE:
                 self._storage.commit_one_phase(found.id)
                 return _COMMITTED, False
+            found.recovery = recovery
             found.vote = resource.prepare(self._storage, found.id, recovery)
             if found.vote is not _FOR:
                 raise ended(found.id, Outcome.ROLLED_BACK)
@@ -309,6 +321,7 @@ class Work:
             if found.vote is None:
                 if found.outcome is not Outcome.ACTIVE:
                     raise ended(branch, found.outcome)
+                found.recovery = recovery
                 found.vote = self._vote(found, recovery, messages)
             return found.vote
 
@@ -345,6 +358,23 @@ class Work:
         elif outcome is not Outcome.ROLLED_BACK:
             # After its vote the coordinator decides, and nobody else.
             raise ended(branch, outcome)
+
+    def end_voter(self, branch: bytes, owner: str, is_committed: bool) -> None:
+        """The prepared branch has ended as it was decided elsewhere, of which its owner tells.
+
+        Only where neither a coordinator decides nor anybody else could be harmed: who may commit a
+        branch alone may as well say that it is to be committed. Raises what the table says.
+        """
+        found = self._open.get(branch) or self._ended.get(branch)
+        if found is None:
+            # Nobody knows whose it is any more. It asks by itself.
+            raise system.TRANSIENT("the node was restarted meanwhile: the branch will ask")
+        if found.owner != owner or not found.recovery.startswith(_ASKS_ELSEWHERE):
+            raise refused(owner, branch)
+        if is_committed:
+            resource.commit(self._storage, branch, is_durable=False)
+        else:
+            resource.roll_back(self._storage, branch)
 
     def find(self, branch: bytes, owner: str) -> Branch:
         """The branch that is at work here. Raises `BranchEnded`."""

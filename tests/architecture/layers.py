@@ -7,7 +7,7 @@ A table, to be read from the top down; `tests/test_architecture.py` holds it aga
 # so a row names only rows below it. `~` marks what is designed and need not be there yet; its row
 # binds it from its first line on. A name with `*` stands for every module without a row of its own.
 
-WORDS = "idl.mapping idl.system idl.cos idl.mq idl.coordination"
+WORDS = "idl.mapping idl.system idl.cos idl.mq idl.coordination idl.decider"
 CALLS = f"{WORDS} idl.marshal idl.wire idl.call idl.access idl.process"
 WIRE = f"{CALLS} idl.dispatch idl.proxies idl.local idl.orb"
 LOG = "mqserver.storage.format mqserver.storage.disk mqserver.storage.log_manager"
@@ -158,12 +158,15 @@ LAYERS = {
                                         "idl.otids",
     "clients.consumer":                 "clients.transaction clients.nodes clients.messages "
                                         "clients.errors",
-    "clients.transaction":              "clients.branches clients.deciding clients.two_phase "
-                                        "clients.database_drivers clients.nodes "
+    "clients.transaction":              "clients.commitment clients.branches clients.deciding "
+                                        "clients.two_phase clients.nodes "
                                         f"clients.errors {CALLS} idl.otids",
+    "clients.commitment":               "clients.branches clients.deciding clients.two_phase "
+                                        "clients.database_drivers clients.nodes "
+                                        f"clients.errors {WORDS}",
     "clients.branches":                 "clients.nodes clients.messages clients.structs "
                                         f"clients.errors {CALLS} idl.proxies idl.otids",
-    "clients.nodes":                    f"clients.errors {CALLS} idl.proxies",
+    "clients.nodes":                    f"clients.errors {CALLS} idl.proxies idl.places",
     "clients.deciding":                 "clients.leases clients.two_phase clients.structs "
                                         "clients.errors "
                                         f"{CALLS} idl.otids idl.proxies idl.databases",
@@ -178,7 +181,8 @@ LAYERS = {
                                         "mqserver.storage.disk mqserver.errors",
     "clients.store_lines":              "",
     "clients.two_phase":                "clients.unwrapping clients.database_drivers "
-                                        "clients.errors idl.coordination idl.databases",
+                                        "clients.errors idl.coordination idl.decider "
+                                        "idl.databases",
     "clients.unwrapping":               "clients.*_driver "
                                         "clients.database_drivers clients.errors",
     "clients.*_driver":                 "clients.database_drivers clients.errors idl.databases",
@@ -201,7 +205,7 @@ LAYERS = {
     "coordinator.measures":             "coordinator.service idl.measures idl.cos",
     "coordinator.coordination":         "coordinator.interfaces coordinator.service "
                                         "coordinator.timeouts coordinator.database_desk "
-                                        "coordinator.database_objects "
+                                        "coordinator.database_objects coordinator.settlement "
                                         f"{LIVE} coordinator.transactions {CALLS} idl.otids "
                                         "idl.turns",
     "coordinator.interfaces":           "coordinator.service coordinator.family "
@@ -212,7 +216,11 @@ LAYERS = {
                                         "coordinator.database_drivers coordinator.registry "
                                         f"coordinator.service {LIVE} {CALLS} idl.databases "
                                         "idl.toml_files mqserver.errors",
+    "coordinator.settlement":           "coordinator.database_objects coordinator.deciding_nodes "
+                                        "coordinator.database_drivers "
+                                        f"{CALLS} idl.databases idl.otids idl.places",
     "coordinator.database_objects":     "coordinator.databases coordinator.marks "
+                                        "coordinator.deciding_nodes idl.places "
                                         "coordinator.database_recovery coordinator.database "
                                         "coordinator.database_kinds coordinator.database_drivers "
                                         "coordinator.registry coordinator.verdicts "
@@ -231,8 +239,10 @@ LAYERS = {
     "coordinator.database_recovery":    "coordinator.database coordinator.database_drivers "
                                         "coordinator.verdicts coordinator.fates idl.databases "
                                         "idl.otids",
-    "coordinator.marks":                "coordinator.database coordinator.verdicts "
+    "coordinator.marks":                "coordinator.verdicts "
                                         f"coordinator.fates idl.databases {WORDS}",
+    "coordinator.deciding_nodes":       "coordinator.database_drivers "
+                                        f"{CALLS} idl.databases idl.otids",
     "coordinator.database":             "coordinator.database_drivers coordinator.registry "
                                         "idl.databases",
     "coordinator.database_kinds":       "coordinator.database_drivers coordinator.registry "
@@ -250,7 +260,8 @@ LAYERS = {
                                         f"{LIVE} {CALLS} idl.otids idl.proxies",
     "coordinator.calls":                f"coordinator.protocol coordinator.outcomes {WORDS}",
     "coordinator.redelivery":           f"coordinator.tasks {CALLS} idl.databases",
-    "coordinator.fates":                f"coordinator.protocol {WORDS} idl.databases idl.otids",
+    "coordinator.fates":                f"coordinator.protocol {WORDS} idl.databases idl.otids "
+                                        "idl.places",
     "coordinator.decision_log":         f"coordinator.ledger idl.otids {LOG} mqserver.errors",
     "coordinator.live":                 "coordinator.ledger coordinator.protocol "
                                         f"coordinator.outcomes coordinator.tasks {WORDS}",
@@ -292,7 +303,12 @@ LAYERS = {
     "mqserver.queues":                  "mqserver.waiting mqserver.oql.* mqserver.messages "
                                         f"mqserver.priorities {BRANCHES} {WORDS} idl.turns",
     "mqserver.waiting":                 "mqserver.arrivals mqserver.storage.contract idl.turns",
-    "mqserver.arrivals":                "mqserver.storage.contract",
+    "mqserver.arrivals":                "mqserver.storage.contract mqserver.errors",
+    "mqserver.transactions.settling":   "mqserver.transactions.decisions "
+                                        f"{WIRE} idl.otids",
+    "mqserver.transactions.decisions":  "mqserver.transactions.requests mqserver.errors "
+                                        f"mqserver.storage.contract {WORDS} idl.otids "
+                                        "idl.checksums idl.turns",
     "mqserver.transactions.abandoned":  "mqserver.transactions.work "
                                         "mqserver.transactions.requests mqserver.errors "
                                         f"{WIRE} idl.otids",
@@ -426,8 +442,10 @@ LAYERS = {
     "idl.toml_files":                   "",
     "idl.marshal":                      f"{WORDS} idl.straight",
     "idl.straight":                     "idl.mapping",
-    "idl.databases":                    "idl.otids idl.mapping",
+    "idl.databases":                    "idl.otids idl.places idl.mapping",
+    "idl.places":                       "idl.mapping",
     "idl.otids":                        "idl.cos idl.mapping",
+    "idl.decider":                      "idl.mq idl.coordination idl.cos idl.mapping",
     "idl.coordination":                 "idl.cos idl.mapping",
     "idl.mq":                           "idl.cos idl.system idl.mapping",
     "idl.cos":                          "idl.system idl.mapping",

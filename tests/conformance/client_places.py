@@ -11,6 +11,7 @@ from pathlib import Path
 
 from clients.memory_disk import MemoryDisk
 from coordinator import coordination, interfaces
+from coordinator.database_objects import open_databases
 from coordinator.decision_log import DecisionLog
 from coordinator.service import Service
 from coordinator.tasks import ThreadTasks
@@ -19,10 +20,14 @@ from idl.orb import NetworkOrb
 from mqserver.node import Node, NodeSettings
 from mqserver.storage.memory import MemoryStorage
 from mqserver.transactions.orphans import AskingTimes
+from mqserver.transactions.settling import SettlingTimes
 
 LOOPBACK = Address("127.0.0.1", 0)
 SEGMENT_BLOCKS = 64
 DRAIN_S = 5.0
+SETTINGS = NodeSettings(
+    asking=AskingTimes(first_s=0.2), settling=SettlingTimes(after_s=0.2, again_s=0.2)
+)
 
 
 @dataclass(frozen=True)
@@ -54,16 +59,19 @@ def running_coordinator() -> Iterator[Address]:
     """A coordinator on loopback, in this process."""
     orb = NetworkOrb(LOOPBACK)
     tasks = ThreadTasks(time.monotonic, lambda failed: None)
-    decisions = DecisionLog(MemoryDisk(), secrets.token_bytes, segment_blocks=SEGMENT_BLOCKS)
+    disk = MemoryDisk()
+    decisions = DecisionLog(disk, secrets.token_bytes, segment_blocks=SEGMENT_BLOCKS)
     service = Service(orb, decisions, tasks, secrets.token_bytes)
+    databases = open_databases(service, disk, secrets.token_bytes)
     service.start()
     interfaces.publish(service)
-    coordination.publish(service)
+    coordination.publish(service, databases)
     assert orb.address is not None
     try:
         yield orb.address
     finally:
         service.timeouts.close()
+        databases.close()
         orb.close()
         tasks.close(DRAIN_S)
         service.close()
@@ -84,7 +92,7 @@ def running_node(
         storage or MemoryStorage(time.monotonic),
         name=name,
         coordinator="" if coordinator is None else str(coordinator),
-        settings=settings or NodeSettings(asking=AskingTimes(first_s=0.2)),
+        settings=settings or SETTINGS,
     )
     node.start()
     assert orb.address is not None

@@ -172,6 +172,10 @@ class Part:
         """See `Mq_Settler.commitBranches`. It speaks for one branch, so it is never asked."""
         return branches
 
+    def getEnded(self, branches: tuple[otid_t, ...]) -> tuple[otid_t, ...]:
+        """See `Mq_Settler.getEnded`: no node decides here."""
+        raise AssertionError("nobody waits for what a node has decided")
+
     def settle(self, branches: tuple[otid_t, ...]) -> None:
         """See `Mq_Settler.settle`."""
         self.commit()

@@ -32,14 +32,13 @@ from idl.databases import (
     COMMITTED,
     DATABASE,
     DATABASE_SETTLER,
-    MARKED,
     WHOLE,
     BranchId,
     branch_name,
     insertion,
 )
 from idl.local import LocalOrb
-from idl.otids import issue, member_name, otid_of
+from idl.otids import MARKED, issue, member_name, otid_of
 from tests.crash.recording_disk import RecordingDisk
 from tests.postgres import Cluster
 from tests.unit.clients.embedded_coordinator import ManualTasks

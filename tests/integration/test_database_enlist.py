@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
 
 import oncemq
-from clients.deciding import Deciding
+from clients.branches import Branch
 from clients.psycopg_driver import PsycopgDriver
 from clients.transaction import Outcome
 from idl.otids import parse_shown
@@ -118,9 +118,9 @@ def test_where_the_row_of_a_branch_is_refused_nothing_is_prepared(
     mq: oncemq.Connection, rows: Rows, conn: psycopg.Connection[Any]
 ) -> None:
     tx = act(mq, conn)
-    otid = parse_shown(tx.otid).hex()
+    otid, named = parse_shown(tx.otid).hex(), f"d1.{mq.node().place}"
     with rows.connect() as other:
-        other.execute("INSERT INTO oncemq_outcome VALUES (%s, 'd1', 'branch')", [otid])
+        other.execute("INSERT INTO oncemq_outcome VALUES (%s, %s, 'branch')", [otid, named])
     with pytest.raises(oncemq.RolledBack, match="it took too long") as told:
         tx.commit()
     assert told.value.retryable
@@ -398,10 +398,10 @@ def test_a_commit_in_a_pipeline_is_a_rollback(
 BEFORE_DECISION: list[tuple[Any, str, Callable[..., Any]]] = [
     (PsycopgDriver, "prepare", die),
     (PsycopgDriver, "prepare", died_after(PsycopgDriver.prepare)),
-    (Deciding, "decide", die),
+    (Branch, "decide", die),
 ]
 AFTER_DECISION: list[tuple[Any, str, Callable[..., Any]]] = [
-    (Deciding, "decide", died_after(Deciding.decide)),
+    (Branch, "decide", died_after(Branch.decide)),
     (PsycopgDriver, "commit_prepared", die),
     (PsycopgDriver, "commit_prepared", died_after(PsycopgDriver.commit_prepared)),
 ]

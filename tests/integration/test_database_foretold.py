@@ -26,8 +26,9 @@ def conn(rows: Rows) -> Iterator[psycopg.Connection[Any]]:
 
 
 def act(mq: oncemq.Connection, conn: Any, payload: str = "x") -> oncemq.Transaction:
-    """A row and a message, in a transaction that is not ended yet."""
+    """A row and a message, in a transaction that the coordinator decides, and is not ended yet."""
     tx = mq.begin()
+    assert tx.share()
     tx.enlist(conn).execute("INSERT INTO rows VALUES (%s)", [payload])
     mq.queue("q").put(payload.encode(), tx=tx)
     return tx

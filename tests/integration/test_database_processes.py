@@ -23,12 +23,12 @@ PROGRAM = """
 import os, signal, sqlite3, sys
 import psycopg
 import oncemq
-from clients import deciding, psycopg_driver, two_phase
+from clients import branches, deciding, psycopg_driver, two_phase
 
 url, dsn, step, moment, queue = sys.argv[1:]
 owner = {"prepare": psycopg_driver.PsycopgDriver, "commit_prepared": psycopg_driver.PsycopgDriver,
          "begin_to_commit": psycopg_driver.PsycopgDriver,
-         "decide": deciding.Deciding, "decide_marked": deciding.Deciding,
+         "decide": branches.Branch, "decide_marked": deciding.Deciding,
          "commit": two_phase.DatabaseBranch}.get(step)
 if owner:
     done = getattr(owner, step)

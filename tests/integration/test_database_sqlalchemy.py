@@ -75,13 +75,13 @@ def test_an_engine_whose_connection_is_lost_after_the_decision_loses_nothing(
     server: Cluster,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    commit_prepared = PsycopgDriver.commit_prepared
+    begin_to_commit = PsycopgDriver.begin_to_commit
 
     def cut(driver: PsycopgDriver) -> None:
         server.disconnect(rows.schema)
-        commit_prepared(driver)
+        begin_to_commit(driver)
 
-    monkeypatch.setattr(PsycopgDriver, "commit_prepared", cut)
+    monkeypatch.setattr(PsycopgDriver, "begin_to_commit", cut)
     with mq.transaction() as tx:
         tx.enlist(engine).execute(sqlalchemy.text("INSERT INTO rows VALUES ('x')"))
         mq.queue("q").put(b"x")

@@ -16,6 +16,7 @@ import pymysql.cursors
 import pytest
 
 import oncemq
+from clients.branches import Branch
 from clients.deciding import Deciding
 from clients.mariadb_driver import MariadbDriver
 from clients.transaction import Outcome
@@ -476,10 +477,10 @@ def test_a_connection_that_was_closed_or_made_anew_too_early_is_a_rollback(
 BEFORE_DECISION: list[tuple[Any, str, Callable[..., Any]]] = [
     (MariadbDriver, "write_row", died_after(MariadbDriver.write_row)),
     (MariadbDriver, "prepare", died_after(MariadbDriver.prepare)),
-    (Deciding, "decide", die),
+    (Branch, "decide", die),
 ]
 AFTER_DECISION: list[tuple[Any, str, Callable[..., Any]]] = [
-    (Deciding, "decide", died_after(Deciding.decide)),
+    (Branch, "decide", died_after(Branch.decide)),
     (MariadbDriver, "commit_prepared", died_after(MariadbDriver.commit_prepared)),
 ]
 BEFORE_MARK: list[tuple[Any, str, Callable[..., Any]]] = [

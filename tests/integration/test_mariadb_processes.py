@@ -27,10 +27,10 @@ PROGRAM = """
 import os, signal, sys
 import pymysql
 import oncemq
-from clients import deciding, mariadb_driver
+from clients import branches, mariadb_driver
 
 url, port, password, database, step = sys.argv[1:]
-owner = {"prepare": mariadb_driver.MariadbDriver, "decide": deciding.Deciding}[step]
+owner = {"prepare": mariadb_driver.MariadbDriver, "decide": branches.Branch}[step]
 done = getattr(owner, step)
 def killed(*arguments):
     done(*arguments)

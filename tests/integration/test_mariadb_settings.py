@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import oncemq
-from clients.deciding import Deciding
+from clients.branches import Branch
 from clients.mariadb_driver import MariadbDriver
 from tests.integration.enlisting import (
     GRACE_S,
@@ -144,14 +144,14 @@ def test_with_its_binary_log_what_is_prepared_outlives_a_kill_and_is_committed(
     conn: Conn,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    decide = Deciding.decide
+    decide = Branch.decide
 
     def killed_before(*arguments: object) -> object:
         mariadb.kill()
         mariadb.restart()
         return decide(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Deciding, "decide", killed_before)
+    monkeypatch.setattr(Branch, "decide", killed_before)
     act(mq, conn).commit()
     assert payloads(mq) == ["x"]
     eventually(
@@ -188,7 +188,7 @@ def test_with_its_binary_log_what_nobody_decided_is_rolled_back_after_a_kill(
     with oncemq.connect(f"file:{tmp_path}") as mq:
         rows.register(mq)
         tx = act(mq, rows.connect())
-        monkeypatch.setattr(Deciding, "decide", die)
+        monkeypatch.setattr(Branch, "decide", die)
         with pytest.raises(Gone):
             tx.commit()
         monkeypatch.undo()

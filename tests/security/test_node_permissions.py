@@ -74,6 +74,10 @@ def test_every_operation_that_a_node_publishes_has_its_permission() -> None:
         node.close()
 
 
+# Families of one object.
+SINGLE = ("node", "admin", "settler", "decider")
+
+
 # S13, S14
 @pytest.mark.parametrize("principal", ["nobody", "alice"])
 def test_what_a_caller_has_no_right_to_is_refused_before_anything_is_read(
@@ -89,7 +93,11 @@ def test_what_a_caller_has_no_right_to_is_refused_before_anything_is_read(
         for family, rules in OPERATION_RIGHTS.items():
             for operation, rule in rules.items():
                 seq += 1
-                name = family if family in ("node", "admin", "settler") else f"{family}/c.other"
+                name = (
+                    family
+                    if family in ("node", "admin", "settler", "decider")
+                    else f"{family}/c.other"
+                )
                 reply = wire.answer(call(seq, name, operation, "nonsense", 3, None))
                 is_elsewhere = "/" in name and rule not in (Need.OWNER,)
                 is_refused = is_elsewhere or (rule not in open_to_all and rule not in may)

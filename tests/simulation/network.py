@@ -254,6 +254,10 @@ class SimulatedOrb:
         """See `Orb.proxy`."""
         return make_proxy(Reference.parse(reference), interface, self, timeout_s)
 
+    def named(self, reference: str, interface: type[T], host: str | None = None) -> T:
+        """See `Orb.named`. Nobody is a stranger here."""
+        return self.proxy(reference, interface)
+
     def reference_of(self, published: object) -> str:
         """See `Orb.reference_of`."""
         return str(reference_of(cast(Proxy, published)))

@@ -320,6 +320,9 @@ class _Settler:
     def commitBranches(self, branches: tuple[otid_t, ...]) -> tuple[otid_t, ...]:
         return branches
 
+    def getEnded(self, branches: tuple[otid_t, ...]) -> tuple[otid_t, ...]:
+        return branches
+
     def settle(self, branches: tuple[otid_t, ...]) -> None:
         self.settled += branches
 

@@ -387,6 +387,9 @@ class Settler:
     def commitBranches(self, branches: tuple[otid_t, ...]) -> tuple[otid_t, ...]:
         return branches
 
+    def getEnded(self, branches: tuple[otid_t, ...]) -> tuple[otid_t, ...]:
+        return branches
+
     def settle(self, branches: tuple[otid_t, ...]) -> None:
         self.calls.append(branches)
         if self._troubles:
