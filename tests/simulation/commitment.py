@@ -347,7 +347,7 @@ def run(
 ) -> Commitment:
     """One run. What is not given is drawn with the seed."""
     with World.swarm(seed) if faults is None else World(seed, faults) as world:
-        with _servants_succeed(world):
+        with servants_succeed(world):
             everything = make(world, drawn(world) if doings is None else doings)
             _live(world, everything)
         everything.judge()
@@ -356,7 +356,7 @@ def run(
 
 def _live(world: World, everything: Commitment) -> None:
     everything.boot()
-    _wait(world, everything.is_done, FAULTY_S)
+    wait_until(world, everything.is_done, FAULTY_S)
     # Who recovers meets with the same faults, for a while.
     world.run(until=world.now() + world.random.choice((0.0, 4.0, 10.0)))
     world.calm()
@@ -386,7 +386,8 @@ class _Failures(logging.Handler):
 
 
 @contextlib.contextmanager
-def _servants_succeed(world: World) -> Iterator[None]:
+def servants_succeed(world: World) -> Iterator[None]:
+    """Raises at the end what a servant has failed with, if one has."""
     log, failures = logging.getLogger("oncemq.orb"), _Failures(world)
     log.addHandler(failures)
     try:
@@ -402,11 +403,11 @@ def _ask_again(world: World, everything: Commitment) -> None:
 
 
 def _settle(world: World, everything: Commitment) -> None:
-    if not _wait(world, everything.is_settled, CALM_S):
+    if not wait_until(world, everything.is_settled, CALM_S):
         raise Unsettled(f"seed {world.seed}: it has not come to rest by {world.now():.3f} s")
 
 
-def _wait(world: World, condition: Callable[[], bool], within_s: float) -> bool:
+def wait_until(world: World, condition: Callable[[], bool], within_s: float) -> bool:
     """Goes on until the condition holds, looking now and then; says whether it does."""
     end = world.now() + within_s
     while not condition():
