@@ -48,7 +48,7 @@ bench: $(READY) ## Compare with other queues, or run the benchmarks that ARGS na
 profile: $(READY) ## Show where the time of one transaction goes: ARGS="--work put|transaction|move|two".
 	$(RUN) benchmarks.profiling $(ARGS)
 
-model: $(READY) ## Check the model of two-phase commit, and that its planted bugs are found.
+model: $(READY) ## Check the models of two-phase commit, and that their planted bugs are found.
 	@JAVA_HOME=$$(tests/setup/java.sh '$(VENV)') && export JAVA_HOME && \
 		$(VENV)/bin/python docs/model/check.py $(ARGS)
 

@@ -1,14 +1,15 @@
-"""Checks the model of two-phase commit with TLC: it holds, and its planted bugs are found.
+"""Checks the models of two-phase commit with TLC: they hold, and planted bugs are found.
 
 usage: check.py [NAME ...]
 
 A name is that of a `.cfg` file (`quick`), of a planted bug (`prepared_forgotten`), or one of the
-groups `bugs`, `alive` and `large`. Without names: quick, operator, alive, bugs. Every check is one
-run of TLC and one line of the table on standard output. Where TLC came to another end than it
-should, what it said goes to standard error.
+groups `bugs`, `alive` and `large`. Without names: quick, operator, decided_quick, alive, bugs.
+Every check is one run of TLC and one line of the table on standard output. Where TLC came to
+another end than it should, what it said goes to standard error.
 
 Ends with 0 if everything came out as it should, with 1 if not, with 2 for a name that is none, and
-with 3 where Java or TLC is missing. Knows nothing of the protocol: see `TwoPhaseCommit.tla`.
+with 3 where Java or TLC is missing. Knows nothing of the protocol: see `TwoPhaseCommit.tla` and
+`DecidedAtANode.tla`, of which every `.cfg` with "decided" in its name is one.
 """
 
 import importlib.util
@@ -24,7 +25,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 _FOLDER = Path(__file__).resolve().parent
-_MODEL, _CFG = "TwoPhaseCommit.tla", "TwoPhaseCommit.cfg"
+_BY_THE_COORDINATOR, _AT_A_NODE = "TwoPhaseCommit", "DecidedAtANode"
+_MODELS = (_BY_THE_COORDINATOR, _AT_A_NODE)
 
 _ALL_HOLDS = "everything holds"
 _SOMETHING_BREAKS = "a promise is broken"
@@ -54,6 +56,10 @@ class Check:
     # Constants and statements that replace those of the configuration.
     constants: dict[str, str] = field(default_factory=dict)
     invariant: str | None = None
+
+    @property
+    def model(self) -> str:
+        return _AT_A_NODE if "decided" in self.configuration else _BY_THE_COORDINATOR
 
     @property
     def java_options(self) -> tuple[str, ...]:
@@ -120,11 +126,13 @@ def _run(check: Check, tlc: tuple[str, str]) -> Result:
     options = ["-workers", "1", "-nowarning", "-deadlock", "-metadir", "states"]
     with tempfile.TemporaryDirectory(prefix="oncemq-model-") as workspace:
         # TLC looks for everything beside the model, and leaves its files there.
-        Path(workspace, _MODEL).write_text(_model_text())
-        Path(workspace, _CFG).write_text(check.configuration_text())
+        model, configuration = f"{check.model}.tla", f"{check.model}.cfg"
+        Path(workspace, model).write_text(_text_of(check.model))
+        Path(workspace, configuration).write_text(check.configuration_text())
+        options += ["-config", configuration, model]
         begin = time.monotonic()
         ended = subprocess.run(
-            [java, *check.java_options, "-cp", jar, "tlc2.TLC", *options, "-config", _CFG, _MODEL],
+            [java, *check.java_options, "-cp", jar, "tlc2.TLC", *options],
             cwd=workspace,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -152,28 +160,31 @@ def _result(exit_code: int, output: str, seconds: float) -> Result:
 
 # --- What there is to check -----------------------------------------------------------------------
 
-_DEFAULT = ("quick", "operator", "alive", "bugs")
+_DEFAULT = ("quick", "operator", "decided_quick", "alive", "bugs")
 _GROUPS = ("bugs", "alive", "large")
 
-# Where a bug shows itself only in some circumstances. All others are looked for in safety.cfg.
+# What planted bugs are looked for in, unless they show themselves only in some circumstances.
+_SAFETY = {_BY_THE_COORDINATOR: "safety", _AT_A_NODE: "decided_safety"}
 _WITHOUT_CRASHES = {"MaxCrashes": "0"}
 _CIRCUMSTANCES = {
     "report_forgotten_at_end": ("safety", {"Operator": "TRUE", **_WITHOUT_CRASHES}),
     "nobody_asks": ("quick", _WITHOUT_CRASHES),
     "lease_never_expires": ("quick", _WITHOUT_CRASHES),
+    "voters_do_not_ask": ("decided_quick", _WITHOUT_CRASHES),
+    "patience_never_ends": ("decided_quick", _WITHOUT_CRASHES),
 }
 
 
 def _checks_named(name: str) -> Iterator[Check]:
-    bugs = _bugs_of_the_model()
+    bugs = {bug: model for model in _MODELS for bug in _bugs_of(model)}
     if name == "bugs":
-        yield from map(_planted, bugs)
+        yield from (_planted(bug, model) for bug, model in bugs.items())
     elif name == "alive":
-        yield from map(_alive, _statements_to_break())
+        yield from (_alive(each, model) for model in _MODELS for each in _to_break(model))
     elif name == "large":
         yield from (Check(file.stem, file.stem) for file in sorted(_FOLDER.glob("large*.cfg")))
     elif name in bugs:
-        yield _planted(name)
+        yield _planted(name, bugs[name])
     elif (_FOLDER / f"{name}.cfg").exists():
         yield Check(name, name)
     else:
@@ -181,28 +192,28 @@ def _checks_named(name: str) -> Iterator[Check]:
         raise KeyError(f"nothing is called '{name}'. There are: {' '.join(known)}")
 
 
-def _planted(bug: str) -> Check:
-    configuration, constants = _CIRCUMSTANCES.get(bug, ("safety", {}))
+def _planted(bug: str, model: str) -> Check:
+    configuration, constants = _CIRCUMSTANCES.get(bug, (_SAFETY[model], {}))
     return Check(bug, configuration, _SOMETHING_BREAKS, {"Bug": f'"{bug}"', **constants})
 
 
-def _alive(statement: str) -> Check:
+def _alive(statement: str, model: str) -> Check:
     constants = {"Operator": "TRUE"} if statement == "NothingIsReported" else {}
-    return Check(statement, "safety", _SOMETHING_BREAKS, constants, invariant=statement)
+    return Check(statement, _SAFETY[model], _SOMETHING_BREAKS, constants, invariant=statement)
 
 
-def _bugs_of_the_model() -> list[str]:
+def _bugs_of(model: str) -> list[str]:
     """The names of the planted bugs, in the order of the model, which is the one list of them."""
-    (names,) = re.findall(r"(?s)^Bugs == \{(.*?)\}", _model_text(), re.MULTILINE)
+    (names,) = re.findall(r"(?s)^Bugs == \{(.*?)\}", _text_of(model), re.MULTILINE)
     return re.findall(r'"(\w+)"', names)
 
 
-def _statements_to_break() -> list[str]:
-    return re.findall(r"^(Nothing\w+) ==", _model_text(), re.MULTILINE)
+def _to_break(model: str) -> list[str]:
+    return re.findall(r"^(Nothing\w+) ==", _text_of(model), re.MULTILINE)
 
 
-def _model_text() -> str:
-    return (_FOLDER / _MODEL).read_text()
+def _text_of(model: str) -> str:
+    return (_FOLDER / f"{model}.tla").read_text()
 
 
 # --- What it takes --------------------------------------------------------------------------------
