@@ -131,17 +131,13 @@ class BareTwoPhase:
     """The messages of a two-phase commit. See `Subject`."""
 
     folder: Path
-    # Whether participants force what they promise, as nodes do.
-    is_forced: bool
     name: str = BARE
 
     def start(self) -> None:
         """See `Subject.start`."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        files = [str(self.folder / f"participant-{n}") for n in range(PARTICIPANTS)]
         self._processes = [
-            ServerProcess("benchmarks.bare", "participant", *([file] if self.is_forced else []))
-            for file in files
+            ServerProcess("benchmarks.bare", "participant") for _ in range(PARTICIPANTS)
         ]
         nodes = [process.announced for process in self._processes]
         log = str(self.folder / "coordinator")
@@ -192,9 +188,9 @@ class BareNode:
         """The node has forced what it promises."""
         _receive(self._node)
 
-    def decide(self, is_marked: bool) -> None:
-        """The coordinator has forced it, unless a mark had decided, and told the node."""
-        _ask_all([self._coordinator], MARKED if is_marked else DECIDE)
+    def tell(self) -> None:
+        """The coordinator has told the node that a mark has decided."""
+        _ask_all([self._coordinator], MARKED)
 
 
 if __name__ == "__main__":

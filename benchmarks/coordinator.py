@@ -61,8 +61,8 @@ def comparisons(setting: Setting) -> list[Comparison]:
             title="two-phase commit, two participants, one client",
             subjects=(
                 TwoPhase(setting.scratch / "one"),
-                BareTwoPhase(setting.scratch / "bare", is_forced=False),
-                StockTwoPhase(setting.scratch / "stock", is_forced=False),
+                BareTwoPhase(setting.scratch / "bare"),
+                StockTwoPhase(setting.scratch / "stock"),
                 _Limit(setting.scratch),
             ),
             baseline=LIMIT,

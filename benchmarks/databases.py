@@ -286,14 +286,18 @@ class _Bare:
             node.get()
         # What the application does itself costs it the same everywhere.
         self._connection.execute(_PUT_ROW, (PAYLOAD,))
-        node.ask_to_prepare()
         row = _OUTCOME.format(name)
-        self._ask(row if self.is_marked else f"{row}; PREPARE TRANSACTION '{name}'")
-        node.has_prepared()
         if self.is_marked:
+            node.ask_to_prepare()
+            self._ask(row)
+            node.has_prepared()
             self._ask("COMMIT")
-        node.decide(self.is_marked)
-        if not self.is_marked:
+            node.tell()
+        else:
+            self._ask(f"{row}; PREPARE TRANSACTION '{name}'")
+            # The node decides.
+            node.ask_to_prepare()
+            node.has_prepared()
             self._ask(f"COMMIT PREPARED '{name}'")
 
     def _ask(self, statement: str) -> None:

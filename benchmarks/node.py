@@ -19,10 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import oncemq
-from benchmarks.bare import BareTwoPhase
 from benchmarks.measure import Bar, Comparison, Setting, Yardstick
 from benchmarks.orb import PYRO, OverPyro, ServerProcess
-from benchmarks.stock import StockTwoPhase
 
 HOST = "127.0.0.1"
 PAYLOAD = b"x" * 100
@@ -103,8 +101,6 @@ def _of_moves(folder: Path) -> list[Comparison]:
             title="two nodes in one transaction",
             subjects=(
                 _TwoNodes(folder / "two"),
-                BareTwoPhase(folder / "bare", is_forced=True),
-                StockTwoPhase(folder / "stock", is_forced=True),
                 _Limit(two, folder / "limit", 3, 2),
             ),
             baseline=two,

@@ -47,14 +47,9 @@ def _ask(other: PyroProxy, body: bytes) -> None:
 
 
 class _Participant:
-    def __init__(self, path: str = "") -> None:
-        self._file = File(path) if path else None
-
     @Pyro5.api.expose  # type: ignore[untyped-decorator, unused-ignore]
     def call(self, body: bytes) -> bytes:
-        """What is promised is forced, where that is asked for."""
-        if self._file is not None and body == PREPARE:
-            self._file.force()
+        """Whatever it is asked: nothing is kept."""
         return b"done"
 
 
@@ -85,25 +80,19 @@ class StockTwoPhase:
     """The messages of a two-phase commit as calls of stock Pyro5. See `Subject`."""
 
     folder: Path
-    # Whether participants force what they promise, as nodes do.
-    is_forced: bool
     name: str = STOCK
 
     def start(self) -> None:
         """See `Subject.start`."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self._processes = [
-            ServerProcess("benchmarks.stock", "participant", *self._file_of(number))
-            for number in range(PARTICIPANTS)
+            ServerProcess("benchmarks.stock", "participant") for _ in range(PARTICIPANTS)
         ]
         nodes = [process.announced for process in self._processes]
         log = str(self.folder / "coordinator")
         self._processes.append(ServerProcess("benchmarks.stock", "coordinator", log, *nodes))
         self._nodes = _Both(nodes)
         self._coordinator = PyroProxy(self._processes[-1].announced)
-
-    def _file_of(self, number: int) -> list[str]:
-        return [str(self.folder / f"participant-{number}")] if self.is_forced else []
 
     def stop(self) -> None:
         """See `Subject.stop`."""
@@ -119,6 +108,6 @@ class StockTwoPhase:
 
 if __name__ == "__main__":
     if sys.argv[1] == "participant":
-        _serve(_Participant(*sys.argv[2:]))
+        _serve(_Participant())
     else:
         _serve(_Coordinator(*sys.argv[2:]))

@@ -74,7 +74,7 @@ SYSTEMS = (
            "fdatasync before the answer; transactions over any number of queues and nodes"),
     System(TWO_NODES, ("oncemq", "oncemq"), "clients", "TwoNodes",
            frozenset({Operation.TWO_PHASE}),
-           "two-phase commit by a coordinator that finishes it after any crash"),
+           "two-phase commit that one of them decides; finished by itself after any crash"),
     System(SHALLOW, ("oncemq",), "clients", "ShallowOnceMQ", frozenset({Operation.PUT_AND_GET}),
            "as OnceMQ", 1_000),
     System(DEEP, ("oncemq",), "clients", "DeepOnceMQ", frozenset({Operation.PUT_AND_GET}),
