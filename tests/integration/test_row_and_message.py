@@ -43,7 +43,7 @@ from tests.integration.row_workers import CLIENT, QUEUE, SERVER
 SECONDS_MORE = 60.0
 PAUSE_S = (0.05, 0.6)
 # Where so many messages are wanted, there must be time for them.
-PAUSE_LONG_S = (0.5, 3.0)
+PAUSE_LONG_S = (0.1, 1.0)
 DOWN_S = (0.0, 0.2)
 # So often two are killed at once, and so often the next is killed before the last one is back.
 DOUBLE_SHARE = 0.25
