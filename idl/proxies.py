@@ -12,6 +12,7 @@ import os
 import secrets
 from collections import deque
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, ParamSpec, Protocol, TypeVar
 
 from idl.call import REQUEST_ID_BYTES, Address, Reference, check_object_name
@@ -50,27 +51,20 @@ class Caller(Protocol):
 class Proxy:
     """What all proxies have in common; two that stand for the same object are equal."""
 
-    __slots__ = ("_address", "_caller", "_name", "_server", "_timeout_s")
+    __slots__ = ("_caller", "_parts")
 
     def __init__(
         self, name: str, address: Address, server: str, caller: Caller, timeout_s: float | None
     ) -> None:
-        self._name = name
-        self._address = address
-        # The address as text: it is written, and looked up, with every call.
-        self._server = server
+        # See `parts_of`. The address also as text: it is written, and looked up, with every call.
+        self._parts = name, address, server, timeout_s
         self._caller = caller
-        self._timeout_s = timeout_s
-
-    @property
-    def _reference(self) -> Reference:
-        return Reference(self._name, self._address)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Proxy) and text_of(self) == text_of(other)
 
     def __hash__(self) -> int:
-        return hash(self._name)
+        return hash(self._parts[0])
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {text_of(self)}>"
@@ -83,22 +77,23 @@ class Proxy:
 
 def reference_of(proxy: Proxy) -> Reference:
     """What the proxy stands for."""
-    return proxy._reference
+    name, address, _, _ = proxy._parts
+    return Reference(name, address)
 
 
 def timeout_of(proxy: Proxy) -> float | None:
     """How long each of the proxy's calls may take, where that was said."""
-    return proxy._timeout_s
+    return proxy._parts[3]
 
 
 def text_of(proxy: Proxy) -> str:
     """What the proxy stands for, as it is written."""
-    return f"PYRO:{proxy._name}@{proxy._server}"
+    name, _, server, _ = proxy._parts
+    return f"PYRO:{name}@{server}"
 
 
-def parts_of(proxy: Proxy) -> tuple[str, Address, str, float | None]:
-    """Name, address, the address as text, and how long a call may take, where that was said."""
-    return proxy._name, proxy._address, proxy._server, proxy._timeout_s
+# Name, address, the address as text, and how long a call may take, where that was said.
+parts_of: Callable[[Proxy], tuple[str, Address, str, float | None]] = attrgetter("_parts")
 
 
 def make_proxy(
@@ -119,9 +114,8 @@ def neighbour_of(proxy: object, name: str, interface: type[T]) -> T:
     """An object with this name at the server of another, reached the same way."""
     assert isinstance(proxy, Proxy), "only what an orb has made has neighbours"
     kind: Any = interface
-    made: T = _proxy_class(kind)(
-        check_object_name(name), proxy._address, proxy._server, proxy._caller, None
-    )
+    _, address, server, _ = proxy._parts
+    made: T = _proxy_class(kind)(check_object_name(name), address, server, proxy._caller, None)
     return made
 
 
@@ -258,4 +252,5 @@ def export_proxy(target: object, interface: type) -> str:
             f"{type(target).__name__} is not a published {interface.__name__}: publish it, and "
             "pass what publish returned"
         )
-    return f"PYRO:{target._name}@{target._server}"
+    name, _, server, _ = target._parts
+    return f"PYRO:{name}@{server}"

@@ -21,6 +21,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from greenlet import getcurrent, greenlet
@@ -159,9 +160,8 @@ class Turns:
         return bool(self._pass())
 
 
-def turns_here() -> Turns | None:
-    """The turns that calls take on this thread, if they do."""
-    return _HERE.turns
+# The turns that calls take on this thread, if they do.
+turns_here: Callable[[], Turns | None] = partial(getattr, _HERE, "turns")
 
 
 def give_way() -> None:

@@ -210,9 +210,9 @@ class Stream:
     @property
     def has_more(self) -> bool:
         """Whether something has arrived here that the kernel does not know of any more."""
-        return bool(self._ahead) or (
-            isinstance(self.sock, ssl.SSLSocket) and self.sock.pending() > 0
-        )
+        if self._is_plain or self._ahead:
+            return bool(self._ahead)
+        return isinstance(self.sock, ssl.SSLSocket) and self.sock.pending() > 0
 
     def _usual(self, data: bytes, policy: Policy) -> Frame | None:
         size = len(data) - _USUAL_BYTES

@@ -35,7 +35,6 @@ from idl.proxies import (
     reference_of,
     text_of,
     unguessable_name,
-    write_arguments,
 )
 
 T = TypeVar("T")
@@ -203,7 +202,11 @@ class _Calls:
         endpoint = self._endpoints.get(server) or self._new_endpoint(address, server)
         operation = codec.operation
         operation_name = operation.name
-        body = wire.pack_call(name, operation_name, write_arguments(codec, arguments, self))
+        try:
+            plain = codec.write_arguments(arguments, self)
+        except InvalidValue as wrong:
+            raise system.BAD_PARAM(str(wrong)) from wrong
+        body = wire.pack_call(name, operation_name, plain)
         request: Request = _new_tuple(
             Request,
             (

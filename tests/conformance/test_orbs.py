@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -14,7 +14,7 @@ from idl.call import Address, Call, Orb, current_call, foretelling, repeating, w
 from idl.local import LocalOrb
 from idl.mapping import InvalidValue
 from idl.orb import NetworkOrb
-from idl.proxies import is_foretold, make_proxy, started
+from idl.proxies import Proxy, is_foretold, make_proxy, reference_of, started
 from idl.turns import prompt
 
 HEADER = mq.mqHeader(65535, 0, mq.mqTimestamp(2**32 - 1, 999_999), "sender")
@@ -250,7 +250,7 @@ class Registering:
 
 
 def make_proxy_of(resource: cos.Resource) -> cos.RecoveryCoordinator:
-    reference = resource._reference  # type: ignore[attr-defined]
+    reference = reference_of(cast(Proxy, resource))
     return make_proxy(reference, cos.RecoveryCoordinator, resource._caller)  # type: ignore[attr-defined]
 
 
