@@ -12,6 +12,7 @@ Requests are numbered, so that the node knows one that is repeated. What holds:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import repeat
 from typing import Any, TypeVar
@@ -26,7 +27,7 @@ from idl.decider import Mq_Settlement, mqVoter
 from idl.mapping import UserException
 from idl.mq import BranchEnded, mqBranch, mqCompletion, mqSelection, mqWork
 from idl.otids import otid_of
-from idl.proxies import started, started_with
+from idl.proxies import ready, started, started_with
 
 # So much is kept back in the client; what is more goes to the node before the end.
 HELD_BYTES_MAX = 8 * 1024 * 1024
@@ -45,6 +46,7 @@ T = TypeVar("T")
 _Request = tuple[Callable[..., Any], tuple[Any, ...], float]
 # How a branch stands after its last request, whether it had changed nothing, and the keys.
 Ended = tuple[Status, bool, tuple[tuple[str, ...], ...]]
+_Decided = tuple[Status, tuple[tuple[str, ...], ...]]
 
 
 class Branch:
@@ -53,6 +55,8 @@ class Branch:
     __slots__ = (
         "_answered",
         "_branch",
+        "_decision",
+        "_end",
         "_gtrid",
         "_has_changed",
         "_held",
@@ -91,6 +95,10 @@ class Branch:
         self._told: list[tuple[list[Key], tuple[str, ...]]] = []
         self._texts: tuple[tuple[str, ...], ...] = ()
         self._ready: tuple[mqWork, ...] = ()
+        # The decision and the voters that it names, and the end of a voter that is committed: both
+        # made while others were waited for.
+        self._decision: tuple[tuple[mqVoter, ...], Callable[[], _Decided]] | None = None
+        self._end: Callable[[], None] | None = None
 
     @property
     def reference(self) -> mqBranch:
@@ -213,37 +221,53 @@ class Branch:
         decider = node.slow_decider if self._held_bytes > LARGE_BYTES else node.decider
         branch = self._branch or self._named()
         arguments = (branch, self._answered + 1, work, place, coordinator)
-        return self._voting((decider.vote, arguments, node.clock() + ENDING_S_MAX))
+        answer = self._voting((decider.vote, arguments, node.clock() + ENDING_S_MAX))
+        return partial(self._voted, branch, answer)
+
+    def _voted(self, branch: mqBranch, answer: Callable[[], Ended]) -> Ended:
+        # Its node is at work: meanwhile there is time for what it will most likely be told.
+        with suppress(system.SystemException):
+            self._end = ready(self.node.decider.endVoter, (branch, True))
+        return answer()
 
     def _voting(self, request: _Request) -> Callable[[], Ended]:
         method, arguments, _ = request
         waiting = started_with(method, arguments) or partial(method, *arguments)
         return partial(self._finished, waiting, request)
 
-    def get_ready(self) -> None:
-        """What is to be put is ready to be sent, while others are waited for."""
+    def get_ready(self, coordinator: Mq_Settlement, voters: tuple[mqVoter, ...]) -> None:
+        """The decision for these voters is ready to be sent, while they are waited for."""
         self._ready = self._work_left()
+        method, arguments, _ = self._deciding(coordinator, voters)
+        # What is wrong with it is found again, and told, by who decides.
+        with suppress(system.SystemException):
+            self._decision = voters, ready(method, arguments)
 
     def decide(self, coordinator: Mq_Settlement, voters: tuple[mqVoter, ...]) -> Status:
         """The same as `commit_alone`, and that is the decision for the voters."""
+        request = method, arguments, _ = self._deciding(coordinator, voters)
+        expected, decision = self._decision or ((), None)
+        try:
+            if decision is not None and expected == voters:
+                status, texts = decision()
+            else:
+                status, texts = method(*arguments)
+        except LOST as lost:
+            status, texts = self._insist_on_decision(lost, request)
+        return self._ended((status, False, texts))[0]
+
+    def _deciding(self, coordinator: Mq_Settlement, voters: tuple[mqVoter, ...]) -> _Request:
         node = self.node
         is_large = self._held_bytes > LARGE_BYTES
         method = node.slow_decider.decide if is_large else node.decider.decide
         branch, work = self._branch or self._named(), self._ready or self._work_left()
         arguments = (branch, self._answered + 1, work, coordinator, voters)
-        deadline = node.clock() + ENDING_S_MAX
-        try:
-            status, texts = method(*arguments)
-        except LOST as lost:
-            status, texts = self._insist_on_decision(lost, (method, arguments, deadline))
-        return self._ended((status, False, texts))[0]
+        return method, arguments, node.clock() + ENDING_S_MAX
 
-    def _insist_on_decision(
-        self, lost: system.SystemException, request: _Request
-    ) -> tuple[Status, tuple[tuple[str, ...], ...]]:
+    def _insist_on_decision(self, lost: system.SystemException, request: _Request) -> _Decided:
         method, arguments, deadline = request
         try:
-            answer: tuple[Status, Any] = self.node.insist(lost, deadline, method, *arguments)
+            answer: _Decided = self.node.insist(lost, deadline, method, *arguments)
         except BranchEnded:
             raise
         except UserException as refused:
@@ -253,6 +277,8 @@ class Branch:
 
     def end_voter(self, is_committed: bool, is_alone: bool = False) -> Callable[[], None]:
         """The node is being told what another has decided; the function waits for its answer."""
+        if is_committed and is_alone and self._end is not None:
+            return self._end
         method = self.node.decider.endVoter
         arguments = (self._branch or self._named(), is_committed)
         waiting = None if is_alone else started_with(method, arguments)
@@ -316,6 +342,7 @@ class Branch:
         # Whoever keeps the transaction does not keep what it has put.
         self._held.clear()
         self._ready = ()
+        self._decision = None
 
     def lose_keys(self) -> None:
         """The transaction was rolled back: there are no keys."""

@@ -34,6 +34,7 @@ from idl.cos import (
     NotPrepared,
     Status,
 )
+from idl.decider import mqVoter
 from idl.mapping import UserException
 from idl.mq import BranchEnded
 
@@ -134,7 +135,7 @@ class Commitment:
         asked = [branch.vote(place, coordinator) for branch in others]
         # Beside the nodes, which are at work on theirs already.
         trouble = None if databases is None else databases.vote()
-        decider.get_ready()
+        decider.get_ready(coordinator, self._voters(others, databases))
         prepared: list[Branch] = []
         against: list[tuple[Exception, Branch]] = []
         for branch, answer in zip(others, asked, strict=True):
@@ -159,13 +160,16 @@ class Commitment:
             self._note(Outcome.UNKNOWN)
             raise HeuristicMixed()
 
+    def _voters(self, branches: list[Branch], databases: Databases | None) -> tuple[mqVoter, ...]:
+        deciding = self._deciding
+        voters = tuple([deciding.voter(each.node.address, each.name) for each in branches])
+        return voters if databases is None else voters + databases.voters(deciding.database_voter)
+
     def _have_decided_at(
         self, decider: Branch, prepared: list[Branch], databases: Databases | None
     ) -> None:
         deciding = self._deciding
-        voters = tuple([deciding.voter(each.node.address, each.name) for each in prepared])
-        if databases is not None:
-            voters += databases.voters(deciding.database_voter)
+        voters = self._voters(prepared, databases)
         self._note(Outcome.IN_DOUBT)
         why: Exception | None = None
         try:

@@ -101,6 +101,9 @@ class LocalOrb:
     ) -> None:
         """See `Caller.start`: here nothing is under way before it is waited for."""
 
+    def get_ready(self, proxy: Proxy, codec: OperationCodec, arguments: tuple[Any, ...]) -> None:
+        """See `Caller.get_ready`: nobody is waited for meanwhile."""
+
     def export(self, target: object, interface: type) -> str:
         """See `References.export`."""
         return export_proxy(target, interface)

@@ -12,6 +12,7 @@ import os
 import secrets
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from operator import attrgetter
 from typing import Any, ParamSpec, Protocol, TypeVar
 
@@ -45,6 +46,14 @@ class Caller(Protocol):
         """Sends the call if that can be done at once; the function waits for what it did.
 
         None where it cannot, and then nothing was sent.
+        """
+
+    def get_ready(
+        self, proxy: Proxy, codec: OperationCodec, arguments: tuple[Any, ...]
+    ) -> Callable[[], Any] | None:
+        """All of the call is made but for sending it; the function does that, once, and waits.
+
+        None where there is nothing to be gained by it.
         """
 
 
@@ -215,6 +224,19 @@ def started_with(
         return None
     waiting: Callable[[], T] | None = proxy._caller.start(proxy, codec, arguments, timeout_s)
     return waiting
+
+
+def ready(method: Callable[..., T], arguments: tuple[Any, ...]) -> Callable[[], T]:
+    """The call, which carries what it would carry now. To be made once, or not at all.
+
+    For who knows what to ask next while another answer is waited for. What does not fit the
+    interface is BAD_PARAM here already.
+    """
+    proxy, codec = getattr(method, "__self__", None), getattr(method, _CODEC, None)
+    made: Callable[[], T] | None = None
+    if isinstance(proxy, Proxy) and codec is not None:
+        made = proxy._caller.get_ready(proxy, codec, arguments)
+    return made or partial(method, *arguments)
 
 
 def is_foretold(waiting: Callable[[], object]) -> bool:

@@ -10,6 +10,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar, cast
 
 from idl import system, wire
@@ -193,6 +194,17 @@ class _Calls:
         if started is None:
             return None
         return _UnderWay(self, codec, endpoint, started)
+
+    def get_ready(
+        self, proxy: Proxy, codec: OperationCodec, arguments: tuple[Any, ...]
+    ) -> Callable[[], Any]:
+        """See `Caller.get_ready`."""
+        return partial(self._ask, codec, *self._request(proxy, codec, arguments))
+
+    def _ask(
+        self, codec: OperationCodec, request: Request, timeout_s: float, endpoint: Endpoint
+    ) -> Any:
+        return self.read(request, codec, endpoint.call(request, timeout_s))
 
     def _request(
         self, proxy: Proxy, codec: OperationCodec, arguments: tuple[Any, ...]

@@ -14,7 +14,7 @@ from idl.call import Address, Call, Orb, current_call, foretelling, repeating, w
 from idl.local import LocalOrb
 from idl.mapping import InvalidValue
 from idl.orb import NetworkOrb
-from idl.proxies import Proxy, is_foretold, make_proxy, reference_of, started
+from idl.proxies import Proxy, is_foretold, make_proxy, ready, reference_of, started
 from idl.turns import prompt
 
 HEADER = mq.mqHeader(65535, 0, mq.mqTimestamp(2**32 - 1, 999_999), "sender")
@@ -343,6 +343,24 @@ def test_several_calls_are_under_way_at_once_where_the_orb_can(orb: Orb) -> None
     with pytest.raises(mq.QueueEmpty):
         failing()
     assert started(Queue().mqGetPriorization) is None
+
+
+def test_a_call_that_is_ready_is_made_when_it_is_asked_for(orb: Orb) -> None:
+    servant = Queue()
+    fifo = orb.publish(servant, mq.Mq_Fifo)
+    change = ready(fifo.mqSetPriorization, (True,))
+    assert not servant.is_prioritized
+    change()
+    assert servant.is_prioritized
+    failing = ready(fifo.mqGetNext, (None,))
+    with pytest.raises(mq.QueueEmpty):
+        failing()
+    ready(fifo.mqSetPriorization, (False,))
+    assert ready(fifo.mqGetPriorization, ())() is True
+    with pytest.raises(system.BAD_PARAM):
+        ready(fifo.mqSetPriorization, ("yes",))()
+    # Of what is no proxy it is a call like any other.
+    assert ready(servant.mqGetPriorization, ())() is True
 
 
 class Foretelling(Queue):

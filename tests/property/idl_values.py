@@ -44,6 +44,9 @@ class NoCalls:
     ) -> None:
         raise AssertionError("these proxies are only passed around")
 
+    def get_ready(self, proxy: Proxy, codec: Any, arguments: tuple[Any, ...]) -> None:
+        raise AssertionError("these proxies are only passed around")
+
     def export(self, target: object, interface: type) -> str:
         return export_proxy(target, interface)
 

@@ -326,6 +326,9 @@ class SimulatedOrb:
     ) -> None:
         """See `Caller.start`: here nothing is under way before it is waited for."""
 
+    def get_ready(self, proxy: Proxy, codec: OperationCodec, arguments: tuple[Any, ...]) -> None:
+        """See `Caller.get_ready`: a call is made whole, in one step."""
+
     def export(self, target: object, interface: type) -> str:
         """See `References.export`."""
         return export_proxy(target, interface)

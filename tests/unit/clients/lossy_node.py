@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from clients.deciding import Deciding
@@ -65,6 +67,11 @@ class LossyOrb:
         timeout_s: float | None = None,
     ) -> None:
         return None
+
+    def get_ready(
+        self, proxy: Proxy, codec: OperationCodec, arguments: tuple[Any, ...]
+    ) -> Callable[[], Any]:
+        return partial(self.invoke, proxy, codec, arguments)
 
     def export(self, target: object, interface: type) -> str:
         return export_proxy(target, interface)
