@@ -285,9 +285,9 @@ class WatchedStorage:
             self._ended(branch, outcome)
         return outcome
 
-    def commit_one_phase(self, branch: bytes) -> None:
+    def commit_one_phase(self, branch: bytes, force: bool = True) -> None:
         """See `Storage.commit_one_phase`."""
-        self._storage.commit_one_phase(branch)
+        self._storage.commit_one_phase(branch, force)
         self._ended(branch, _AS_MOST)
 
     def rollback(self, branch: bytes) -> Outcome:

@@ -246,7 +246,7 @@ class StorageModel:
             self._apply(branch, Outcome.COMMITTED)
         return self.outcome(branch)
 
-    def commit_one_phase(self, branch: bytes) -> None:
+    def commit_one_phase(self, branch: bytes, force: bool = True) -> None:
         """See `Storage.commit_one_phase`."""
         if self.outcome(branch) is not Outcome.COMMITTED:
             self._expect(branch, Outcome.ACTIVE)

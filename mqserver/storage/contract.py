@@ -13,8 +13,10 @@ is prioritized, that of priorities (highest first) and then keys.
 even if that fails. What it stores is seen by itself alone, and only to take it; what it takes is
 locked by it, and seen by nobody. An action that raises has changed nothing. Then
 
-- `commit_one_phase`: all of it happens, and is on disk when the call returns. Of a branch that
-  changed nothing only what was done before it is: its outcome may be lost in a crash.
+- `commit_one_phase`: all of it happens, and is on disk when the call returns, unless `force=False`,
+  which leaves that to the next forced write: until then a crash undoes it, and whatever was done
+  since. Of a branch that changed nothing only what was done before it is on disk: its outcome may
+  be lost in a crash.
 - `prepare`: all of it is on disk when the call returns, and still neither has happened nor been
   undone. A prepared branch survives every crash, with its locks; nothing but `commit`, `rollback`
   or an operator ends it, and it takes no more actions. A branch that changed nothing (stored
@@ -322,7 +324,7 @@ class Storage(Protocol):
         Raises `BranchEnded` if it was rolled back, is not prepared, or is unknown.
         """
 
-    def commit_one_phase(self, branch: bytes) -> None:
+    def commit_one_phase(self, branch: bytes, force: bool = True) -> None:
         """The branch has happened, and is on disk. Nothing is forced where nothing is to be.
 
         Raises `BranchEnded` if it was rolled back, is prepared or unknown, or an operator ended it.

@@ -252,7 +252,7 @@ class MemoryStorage:
             self._apply(self._living(branch, Outcome.PREPARED))
             return self._end(branch, Outcome.COMMITTED)
 
-    def commit_one_phase(self, branch: bytes) -> None:
+    def commit_one_phase(self, branch: bytes, force: bool = True) -> None:
         """See `Storage.commit_one_phase`."""
         with self._monitor:
             if self.outcome(branch) is not Outcome.COMMITTED:

@@ -346,7 +346,7 @@ class PagedStorage(PagedQueues):
         self._checkpoint_if_due()
         return _COMMITTED
 
-    def commit_one_phase(self, branch: bytes) -> None:
+    def commit_one_phase(self, branch: bytes, force: bool = True) -> None:
         """See `Storage.commit_one_phase`."""
         with self._lock:
             actor = self._living(branch, _ACTIVE)
@@ -359,12 +359,16 @@ class PagedStorage(PagedQueues):
                 else:
                     self._begin_end(actor)
         if actor is None:
-            # It may have been prepared, and committed without force.
-            self._log.force_all()
+            # It may have been committed without force.
+            if force:
+                self._log.force_all()
             return
         if not is_empty:
             lsn = self._append_branch(_END, actor)
-            self._force(actor, lsn, partial(self._happen, actor))
+            if force:
+                self._force(actor, lsn, partial(self._happen, actor))
+            else:
+                self._happen(actor, is_durable=False)
         self._checkpoint_if_due()
 
     @property
@@ -445,9 +449,9 @@ class PagedStorage(PagedQueues):
             finally:
                 self._awaiting -= 1
 
-    def _happen(self, actor: Branch) -> None:
+    def _happen(self, actor: Branch, is_durable: bool = True) -> None:
         with self._lock:
-            self._complete(actor, is_durable=True)
+            self._complete(actor, is_durable)
 
     def _complete(self, actor: Branch, is_durable: bool) -> None:
         payloads = self._payloads

@@ -278,6 +278,55 @@ def test_a_lazy_commit_is_on_disk_with_the_next_forced_write(
     assert seen(storage, BILLS) == ["kept", "own"]
 
 
+def _commit_lazily(storage: Storage) -> None:
+    storage.store(b"a", ORDERS, [letter("1"), letter("2")])
+    storage.store(b"a", BILLS, [letter("own")])
+    storage.commit_one_phase(b"a", force=False)
+
+
+def _get(storage: Storage) -> None:
+    assert take(storage, b"b", ORDERS) == ["1", "2"]
+    storage.commit_one_phase(b"b")
+
+
+def test_a_lazy_commit_in_one_phase_has_happened(storage: Storage) -> None:
+    _commit_lazily(storage)
+    assert storage.outcome(b"a") is Outcome.COMMITTED
+    assert (seen(storage, ORDERS), seen(storage, BILLS)) == (["1", "2"], ["own"])
+    storage.commit_one_phase(b"a", force=False)
+    assert seen(storage, ORDERS) == ["1", "2"]
+
+
+def test_a_lazy_commit_in_one_phase_is_whole_or_never_was_after_a_crash(
+    storage: Storage, lose: Restart
+) -> None:
+    _commit_lazily(storage)
+    storage = lose(storage)
+    found = storage.outcome(b"a")
+    assert found in (Outcome.COMMITTED, Outcome.UNKNOWN, Outcome.ROLLED_BACK)
+    is_whole = found is Outcome.COMMITTED
+    assert seen(storage, ORDERS) == (["1", "2"] if is_whole else [])
+    assert seen(storage, BILLS) == (["own"] if is_whole else [])
+
+
+_FORCING_ALL: dict[str, Callable[[Storage], object]] = {
+    **{name: force for name, force in _FORCING.items() if "same" not in name},
+    "the same commit, forced": lambda storage: storage.commit_one_phase(b"a"),
+    "a get of what it has put": lambda storage: _get(storage),
+}
+
+
+@pytest.mark.parametrize("forcing", _FORCING_ALL)
+def test_a_lazy_commit_in_one_phase_is_on_disk_with_the_next_forced_write(
+    storage: Storage, lose: Restart, forcing: str
+) -> None:
+    _commit_lazily(storage)
+    _FORCING_ALL[forcing](storage)
+    storage = lose(storage)
+    assert storage.outcome(b"a") is Outcome.COMMITTED
+    assert seen(storage, BILLS) == ["own"]
+
+
 def test_a_message_that_was_given_back_is_had_by_one_branch_only(
     storage: Storage, lose: Restart
 ) -> None:

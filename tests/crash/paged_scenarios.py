@@ -168,6 +168,7 @@ def _mixed_branches(work: Work) -> None:
 def _lazy_ends(work: Work) -> None:
     """Records that nobody forces share a write with the next one that somebody does."""
     work.do("create_queue", "q", PLAIN)
+    work.do("create_queue", "other", PLAIN)
     work.put("q", message("first", 700), message("second", 30))
     branches = [work.branch() for _ in range(3)]
     for branch in branches:
@@ -180,6 +181,18 @@ def _lazy_ends(work: Work) -> None:
     work.put("q", message("large", 900))
     work.do("rollback", work.branch())
     work.do("force")
+    # The same of branches that nobody has prepared: a crash may take them away.
+    for size in (40, 300, 900):
+        branch = work.branch()
+        work.do("store", branch, "q", [message("lazy", size), message("too", 20)])
+        work.do("store", branch, "other", [message("mark", 30)])
+        work.do("commit_one_phase", branch, False)
+        work.do("commit_one_phase", branch, False)
+    taking = work.branch()
+    work.do("take", taking, "other", EVERYTHING, 2)
+    work.do("commit_one_phase", taking, False)
+    work.get("q", 1)
+    work.do("checkpoint")
 
 
 # --- Branches in doubt ---------------------------------------------------------------------------

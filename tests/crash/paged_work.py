@@ -180,7 +180,7 @@ class Work:
         """Storage and model have done it, with the same result or the same complaint."""
         self.disk.note(("begin", len(self.history.states) - bool(self.failure)))
         end = self.storage._log.end_lsn
-        is_empty = name == "commit_one_phase" and self._has_changed_nothing(*arguments)
+        is_empty = name == "commit_one_phase" and self._has_changed_nothing(arguments[0])
         try:
             found = _result(getattr(self.storage, name), *arguments)
         except StorageFull as full:
@@ -361,7 +361,7 @@ class Work:
 def _is_forced(name: str, arguments: tuple[Any, ...], found: object) -> bool:
     if name in _OF_STORAGE:
         return True
-    is_lazy = name == "commit" and arguments[1:] == (False,)
+    is_lazy = name in ("commit", "commit_one_phase") and arguments[1:] == (False,)
     is_refused = isinstance(found, type) or found is Vote.READ_ONLY
     return name in _FORCED and not is_lazy and not is_refused
 

@@ -104,12 +104,12 @@ class BranchStorage:
         self._write(Record(branch, Outcome.COMMITTED), is_forced=force)
         return Outcome.COMMITTED
 
-    def commit_one_phase(self, branch: bytes) -> None:
+    def commit_one_phase(self, branch: bytes, force: bool = True) -> None:
         """See `Storage.commit_one_phase`."""
         self._wait()
         if self.outcome(branch) is not Outcome.COMMITTED:
             self._expect(branch, Outcome.ACTIVE)
-            self._write(Record(branch, Outcome.COMMITTED), is_forced=True)
+            self._write(Record(branch, Outcome.COMMITTED), is_forced=force)
 
     def rollback(self, branch: bytes) -> Outcome:
         """See `Storage.rollback`."""

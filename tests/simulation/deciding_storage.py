@@ -90,12 +90,12 @@ class MarkStorage(BranchStorage):
         found = [message for key, message in sorted(self._messages.items()) if key > after]
         return found[:limit]
 
-    def commit_one_phase(self, branch: bytes) -> None:
+    def commit_one_phase(self, branch: bytes, force: bool = True) -> None:
         """See `Storage.commit_one_phase`. As with a database, its answer may be lost."""
         chance = self._world.random
         is_lost = self._lost_commits > 0 and chance.random() < self._lost_commits
         if not is_lost or chance.random() < 0.5:
-            super().commit_one_phase(branch)
+            super().commit_one_phase(branch, force)
         if is_lost:
             raise StorageError("simulated", "the connection was lost")
 
@@ -125,7 +125,8 @@ class MarkStorage(BranchStorage):
         # What a dead process does while it is unwound reaches no disk.
         self._world.step()
         changes = self._changes.pop(record.branch, None)
-        if record.outcome is Outcome.COMMITTED and changes is not None:
+        # What has prepared has them on disk as well, and nobody sees them.
+        if record.outcome in (Outcome.PREPARED, Outcome.COMMITTED) and changes is not None:
             self._contents.changes[record.branch] = changes
         super()._write(record, is_forced)
         self.at_end(record.branch, record.outcome)

@@ -131,10 +131,10 @@ class Branches:
                 raise self._refusal(branch, row)
             return Outcome(row.outcome)
 
-    def commit_one_phase(self, branch: bytes) -> None:
+    def commit_one_phase(self, branch: bytes, force: bool) -> None:
         """See `Storage.commit_one_phase`."""
         # Also of a branch that has changed nothing: all that was done before it is on disk with it.
-        with self._ending(branch, force=True) as transaction:
+        with self._ending(branch, force=force or self._must_force) as transaction:
             connection = transaction.connection
             row = self._table.end(connection, branch, Outcome.ACTIVE, Outcome.COMMITTED)
             if row is not None:

@@ -101,9 +101,9 @@ class SqlStorage:
         """See `Storage.commit`."""
         return self._branches.commit(branch, force)
 
-    def commit_one_phase(self, branch: bytes) -> None:
+    def commit_one_phase(self, branch: bytes, force: bool = True) -> None:
         """See `Storage.commit_one_phase`."""
-        self._branches.commit_one_phase(branch)
+        self._branches.commit_one_phase(branch, force)
 
     def rollback(self, branch: bytes) -> Outcome:
         """See `Storage.rollback`."""
