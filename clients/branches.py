@@ -34,10 +34,12 @@ HELD_BYTES_MAX = 8 * 1024 * 1024
 HELD_MESSAGES_MAX = 10_000
 # What takes so long to send that it must not be given up early.
 LARGE_BYTES = 1024 * 1024
+# How long a node is waited for that is to hear what a database has decided.
+DELIVERING_S_MAX = 5.0
 
 # Looked up once: that takes longer in an enumeration than most of what is done with it.
 _COMMIT_ONE_PHASE, _PREPARE = mqCompletion.COMMIT_ONE_PHASE, mqCompletion.PREPARE
-_PREPARED = Status.PREPARED
+_ACTIVE, _PREPARED = Status.ACTIVE, Status.PREPARED
 
 T = TypeVar("T")
 
@@ -275,6 +277,40 @@ class Branch:
             raise system.UNKNOWN(str(refused), system.Completion.MAYBE) from refused
         return answer
 
+    @property
+    def may_be_carried(self) -> bool:
+        """Whether the node may be asked to have a database decide about it."""
+        node = self.node
+        return self._held_bytes <= LARGE_BYTES and node.clock() >= node.carries_from
+
+    def hold(self, database: str) -> tuple[bytes, str]:
+        """The node holds the work until the database has decided: a row, and whose it is."""
+        node, work = self.node, self._work_left()
+        branch = self._branch or self._named()
+        arguments = (branch, self._answered + 1, work, database)
+        deadline = node.clock() + ENDING_S_MAX
+        try:
+            content, whose, texts = node.carried.hold(*arguments)
+        except LOST as lost:
+            held = node.insist(lost, deadline, node.carried.hold, *arguments)
+            content, whose, texts = held
+        self._ended((_ACTIVE, False, texts))
+        return content, whose
+
+    def carry_no_more(self, seconds: float) -> None:
+        """The node has refused to hold anything, and is not asked again for so long."""
+        self.node.carries_from = self.node.clock() + seconds
+
+    def deliver(self, database: str) -> None:
+        """The node knows that the database has committed the row. Raises what the wire raises."""
+        node = self.node
+        branch = self._branch or self._named()
+        try:
+            node.carried.deliver(branch, database)
+        except LOST as lost:
+            deadline = node.clock() + DELIVERING_S_MAX
+            node.insist(lost, deadline, node.carried.deliver, branch, database)
+
     def end_voter(self, is_committed: bool, is_alone: bool = False) -> Callable[[], None]:
         """The node is being told what another has decided; the function waits for its answer."""
         if is_committed and is_alone and self._end is not None:
@@ -327,6 +363,10 @@ class Branch:
     def ask_outcome(self) -> Status:
         """How the branch ended, as far as the node knows."""
         return self.node.call(self.node.calls.getOutcome, otid_of(self._gtrid, self.name))
+
+    def ask_for_all(self) -> Status:
+        """The same of the whole transaction, under whatever name it was put there."""
+        return self.node.call(self.node.calls.getOutcome, otid_of(self._gtrid))
 
     def tell_keys(self) -> None:
         """The transaction was committed: what was put has its keys."""

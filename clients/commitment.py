@@ -5,6 +5,8 @@
     several               the last one's commit, for all others  votes, decision, they are told
     several, and shared   the coordinator                        votes, decision
     a database with mark  that database's commit                 votes, decision, they are told
+    a database, and one   that database's commit, whose row      asked, decision, it is told
+    node                  carries what is put
 
 Nothing is rolled back here: where that is all that is left, `Refused` says so, and the transaction
 sees to it. Everything else that is raised tells what is known of the outcome. It knows branches at
@@ -34,11 +36,17 @@ from idl.cos import (
     NotPrepared,
     Status,
 )
+from idl.custody import NotCarried
 from idl.decider import mqVoter
 from idl.mapping import UserException
 from idl.mq import BranchEnded
 
 log = logging.getLogger("oncemq.client")
+
+# So long a node that has refused to hold anything is not asked again; and one that cannot.
+REFUSED_S = 1.0
+UNKNOWN_S = 60.0
+_OF_EARLIER_VERSIONS = (system.BAD_OPERATION, system.NO_IMPLEMENT, system.OBJECT_NOT_EXIST)
 
 # Looked up once: that takes longer in an enumeration than most of what is done with it.
 _COMMITTED = Status.COMMITTED
@@ -311,6 +319,64 @@ class Commitment:
             return
         told = translated(failed, self._deciding.where)
         raise Refused(reason_of(told), told.retryable) from told
+
+    # --- A database carries what is put
+
+    def by_carrying(self, branch: Branch, carrier: DatabaseBranch) -> bool:
+        """The node is asked, then the database commits, with all that is put in a row of it.
+
+        False where the node cannot have it so, and nothing has happened.
+        """
+        database = carrier.database
+        try:
+            content, node = branch.hold(database)
+        except NotCarried as otherwise:
+            log.info("%s: %s", branch.node.where, otherwise.reason)
+            branch.carry_no_more(REFUSED_S)
+            return False
+        except UserException as raised:
+            refused(raised, branch)
+        except system.SystemException as failed:
+            if isinstance(failed, _OF_EARLIER_VERSIONS):
+                branch.carry_no_more(UNKNOWN_S)
+                return False
+            refused(failed, branch)
+        self._note(Outcome.IN_DOUBT)
+        try:
+            # After this line it is committed, whatever happens.
+            carrier.commit_carrying(node, content)
+        except Lost as lost:
+            self._was_carried(branch, database, lost)
+        except DatabaseTrouble as trouble:
+            _refused_by_database(carrier, trouble)
+        try:
+            branch.deliver(database)
+        except HeuristicRollback as by_hand:
+            self._note(Outcome.UNKNOWN)
+            raise HeuristicMixed() from by_hand
+        except (OnceMQError, *RAISED) as later:
+            log.warning("committed; %s will hear of it later: %s", branch.node.where, later)
+        return True
+
+    def _was_carried(self, branch: Branch, database: str, lost: Lost) -> None:
+        """Whether the row is committed is found out; if it is not, it never will be."""
+        gtrid = self._gtrid
+        log.info("database %s: %s", database, lost)
+        try:
+            told = self._deciding.decide_marked(gtrid, database, False, (), self._timeout_s)
+            if told.status is _COMMITTED:
+                return
+            # It may have been there, and have been removed when the node had what it carried: under
+            # whatever name, and so long ago that the node has forgotten it.
+            status = branch.ask_for_all()
+        except (OutcomeUnknown, BranchEnded, *RAISED) as silent:
+            self._doubt(gtrid, database)
+            raise OutcomeUnknown(gtrid) from silent
+        if status in (Status.ACTIVE, Status.PREPARED, Status.ROLLED_BACK):
+            raise Refused(f"database {database}: its connection was lost in the commit")
+        if status is not _COMMITTED:
+            self._doubt(gtrid, database)
+            raise OutcomeUnknown(gtrid) from lost
 
     # --- A database alone
 

@@ -79,6 +79,12 @@ class Driver(Protocol):
     def commit(self) -> None:
         """All of it has happened. Raises `DatabaseTrouble`; then nothing has, unless `Lost`."""
 
+    def can_carry(self, table: str) -> bool:
+        """Whether the database has the table for what is carried, and lets us write there."""
+
+    def commit_carrying(self, table: str, row: tuple[str, str, bytes]) -> None:
+        """The same as `commit`, and with it the row is there: transaction, node, content."""
+
     def begin_to_commit(self) -> None:
         """The database is at it, if that can be without waiting; `commit_prepared` follows."""
 

@@ -188,6 +188,14 @@ class MariadbDriver:
             raise Lost(str(trouble)) from failed
         self._state = _State.NONE
 
+    def can_carry(self, table: str) -> bool:
+        """See `Driver.can_carry`."""
+        return False
+
+    def commit_carrying(self, table: str, row: tuple[str, str, bytes]) -> NoReturn:
+        """Never called: `can_carry` says so."""
+        raise AssertionError("MariaDB carries nothing")
+
     def begin_to_commit(self) -> None:
         """See `Driver.begin_to_commit`. PyMySQL cannot ask without waiting."""
 

@@ -14,6 +14,7 @@ from typing import TypeVar
 from clients.errors import RAISED, OnceMQError, translated
 from idl import system
 from idl.call import Address, Orb, begin_repeating, limited, repeated
+from idl.custody import CARRIED, Mq_Carried
 from idl.decider import DECIDER, Mq_Decider
 from idl.mq import Mq_Node
 from idl.places import place_of
@@ -66,6 +67,9 @@ class Node:
         # Of what is large, and of all else, as above.
         self.slow_decider = orb.proxy(f"PYRO:{DECIDER}@{address}", Mq_Decider)
         self.decider = orb.proxy(f"PYRO:{DECIDER}@{address}", Mq_Decider, min(ENDING_S, timeout_s))
+        self.carried = orb.proxy(f"PYRO:{CARRIED}@{address}", Mq_Carried, min(ENDING_S, timeout_s))
+        # Until when the node is not asked whether a database may carry what is put there.
+        self.carries_from = 0.0
         self._process = 0 if realm is NETWORK else here.pid
         self.sleep = sleep
         self._has_answered = False

@@ -30,6 +30,7 @@ from clients.database_drivers import (
     first_line,
 )
 from clients.errors import NotEnlisted
+from idl import custody
 from idl.databases import IDENTITY, TABLE, WHOLE, BranchId, Kind, insertion
 
 _AGAIN = ("40", "53", "55P03", "57")
@@ -37,6 +38,7 @@ _UNIQUE = "23505"
 _NO_TABLE = ("42P01", "3F000")
 _NO_PERMISSION = "42501"
 _OFF = "55000"
+_MAY_CARRY = "SELECT coalesce(has_table_privilege(to_regclass(%s)::oid, 'INSERT'), false)"
 _DONE = (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK)
 # A commit that is not yet on disk may be lost in a power cut, and it is the decision.
 _DURABLY = (
@@ -54,8 +56,7 @@ class PsycopgDriver:
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
-        # The branch as PostgreSQL knows it.
-        self._name = ""
+        self._xid: object = None
         # Whether it was asked to commit what is prepared, and has not answered yet.
         self._is_committing = False
 
@@ -102,9 +103,8 @@ class PsycopgDriver:
         """See `Driver.begin`."""
         connection = self._connection
         try:
-            xid = connection.xid(*branch.xid)
-            self._name = str(xid)
-            connection.tpc_begin(xid)
+            self._xid = connection.xid(*branch.xid)
+            connection.tpc_begin(self._xid)
         except psycopg.Error as failed:
             self.let_go()
             trouble = self._trouble(failed)
@@ -134,12 +134,7 @@ class PsycopgDriver:
     def prepare(self, table: str, row: tuple[str, str, str]) -> None:
         """See `Driver.prepare`."""
         connection = self._connection
-        if connection.pgconn.pipeline_status:
-            # What is asked for in one is answered later, and would pass for a vote.
-            raise DatabaseTrouble(
-                "its connection is in a pipeline, in which nothing can be prepared: leave the "
-                "block `with conn.pipeline()` before the transaction ends"
-            )
+        self._check_no_pipeline("prepared")
         # Digits, letters and few signs: nothing that could end a text.
         assert not {"'", "\\"} & set("".join(row) + self._name)
         written = insertion(table, "{}").format(*[f"'{value}'" for value in row])
@@ -148,10 +143,50 @@ class PsycopgDriver:
         # As one simple query: where the row is refused, PostgreSQL does not go on to the second.
         self._do(lambda: self._ask(f"{written}{_DURABLY}; PREPARE TRANSACTION '{self._name}'"))
 
+    @property
+    def _name(self) -> str:
+        """The branch as PostgreSQL knows it, if it is prepared."""
+        return str(self._xid)
+
+    def _check_no_pipeline(self, what: str) -> None:
+        # What is asked for in one is answered later, and would pass for done.
+        if self._connection.pgconn.pipeline_status:
+            raise DatabaseTrouble(
+                f"its connection is in a pipeline, in which nothing can be {what}: leave the "
+                "block `with conn.pipeline()` before the transaction ends"
+            )
+
     def commit(self) -> None:
         """See `Driver.commit`."""
         # Without a prepare this is an ordinary commit.
         self._do(self._connection.tpc_commit)
+
+    def can_carry(self, table: str) -> bool:
+        """See `Driver.can_carry`."""
+        name = custody.carried_table(table)
+        connection = self._connection
+        try:
+            row = self._run(_MAY_CARRY, (name,)).fetchone()
+            connection.rollback()
+        except psycopg.Error as failed:
+            trouble = self._trouble(failed)
+            if isinstance(trouble, Lost):
+                raise trouble from failed
+            connection.rollback()
+            return False
+        return bool(row[0])
+
+    def commit_carrying(self, table: str, row: tuple[str, str, bytes]) -> None:
+        """See `Driver.commit_carrying`."""
+        self._check_no_pipeline("committed")
+        otid, node, content = row
+        # Digits and letters: nothing that could end a text.
+        assert (otid + node).isalnum()
+        values = f"'{otid}'", f"'{node}'", f"decode('{content.hex()}', 'hex')"
+        written = custody.insertion(table, "{}").format(*values)
+        # As one simple query: where the row is refused, PostgreSQL does not go on to the commit.
+        self._do(lambda: self._ask(f"{written}{_DURABLY}; COMMIT", b"COMMIT"))
+        self._connection._tpc = None
 
     def begin_to_commit(self) -> None:
         """See `Driver.begin_to_commit`."""
@@ -201,10 +236,12 @@ class PsycopgDriver:
         except psycopg.Error:
             connection.close()
 
-    def _ask(self, statement: str) -> None:
+    def _ask(self, statement: str, answer: bytes = b"") -> None:
         """It is carried out, as one simple query; its rows are of no interest."""
         self._send(statement)
-        self._receive()
+        told = self._receive()
+        if answer and told != answer:
+            raise DatabaseTrouble(f"PostgreSQL has answered {told!r} to the commit")
 
     def _send(self, statement: str) -> None:
         connection = self._connection
@@ -212,13 +249,15 @@ class PsycopgDriver:
             connection.pgconn.send_query(statement.encode())
             connection.pgconn.flush()
 
-    def _receive(self) -> None:
+    def _receive(self) -> bytes | None:
         connection = self._connection
         with connection.lock:
             # What could not be sent at once is sent first.
             results = connection.wait(generators.execute(connection.pgconn))
         if results[-1].status not in _DONE:
             raise error_from_result(results[-1], connection.info.encoding)
+        told: bytes | None = results[-1].command_status
+        return told
 
     def _run(self, statement: str, parameters: tuple[str, ...]) -> Any:
         # Not the connection's own kind of cursor, which may want other places for parameters.
@@ -236,11 +275,12 @@ class PsycopgDriver:
         told = first_line(failed)
         if self._connection.closed or self._connection.broken:
             return Lost(told)
-        if state == _UNIQUE and TABLE in told:
+        is_about_ours = TABLE in told or custody.CARRIED_TABLE in told
+        if state == _UNIQUE and is_about_ours:
             return Fenced("it took too long, and was rolled back in the meantime", True)
-        if state in _NO_TABLE and TABLE in told:
+        if state in _NO_TABLE and is_about_ours:
             return DatabaseTrouble(f"{told}: type `oncemq database prepare NAME`")
-        if state == _NO_PERMISSION and (TABLE in told or "for schema" in told):
+        if state == _NO_PERMISSION and (is_about_ours or "for schema" in told):
             return DatabaseTrouble(
                 f"{told}: type `oncemq database prepare NAME --grant ROLE`, with the role of the "
                 "application"

@@ -28,6 +28,7 @@ from clients.errors import (
     QueueFull,
     translated,
 )
+from clients.home import Home
 from clients.messages import (
     OVERHEAD_BYTES,
     PAYLOAD_BYTES_MAX,
@@ -45,7 +46,7 @@ from clients.messages import (
     written_attributes,
 )
 from clients.nodes import Node
-from clients.transaction import Autocommit, Home, Transaction, chosen
+from clients.transaction import Autocommit, Transaction, chosen
 from idl import system
 from idl.mapping import UserException
 from idl.mq import Mq_Standard, check_queue_name, mqBranch, mqSelection

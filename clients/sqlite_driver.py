@@ -19,10 +19,12 @@ from clients.database_drivers import (
     refuse_end,
 )
 from clients.errors import LockTimeout, NotEnlisted
+from idl import custody
 from idl.databases import IDENTITY, TABLE, WHOLE, BranchId, Kind, insertion
 
 _SAVEPOINT = "oncemq_enlisted"
-_FULL = 2
+# FULL does not sync the folder from which a journal was removed, with which a power cut undoes it.
+_EXTRA = 3
 
 
 class SqliteDriver:
@@ -33,7 +35,7 @@ class SqliteDriver:
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
-        self._synchronous = _FULL
+        self._synchronous = _EXTRA
 
     def address(self) -> str:
         """See `Driver.address`."""
@@ -75,9 +77,9 @@ class SqliteDriver:
         """See `Driver.begin`."""
         try:
             self._synchronous = int(next(iter(self._run("PRAGMA synchronous")[0])))
-            if self._synchronous < _FULL:
+            if self._synchronous < _EXTRA:
                 # A commit that a power cut takes away would be a decision taken back.
-                self._run(f"PRAGMA synchronous = {_FULL}")
+                self._run(f"PRAGMA synchronous = {_EXTRA}")
             # It will write, if only its mark: better to wait for others now than at the end.
             self._run("BEGIN IMMEDIATE")
             self._run(f"SAVEPOINT {_SAVEPOINT}")
@@ -118,6 +120,20 @@ class SqliteDriver:
             raise
         self._restore()
 
+    def can_carry(self, table: str) -> bool:
+        """See `Driver.can_carry`."""
+        schema, _, name = custody.carried_table(table).rpartition(".")
+        try:
+            found = self._run(f"SELECT 1 FROM {schema}.sqlite_master WHERE name = ?", (name,))
+        except sqlite3.Error as failed:
+            raise self._trouble(failed) from failed
+        return bool(found)
+
+    def commit_carrying(self, table: str, row: tuple[str, str, bytes]) -> None:
+        """See `Driver.commit_carrying`."""
+        self._do(custody.insertion(table, "?"), row)
+        self.commit()
+
     def begin_to_commit(self) -> NoReturn:
         """Never called: `can_prepare` says so."""
         raise AssertionError("SQLite has no two-phase commit")
@@ -141,17 +157,17 @@ class SqliteDriver:
         self.rollback()
 
     def _restore(self) -> None:
-        if self._synchronous < _FULL:
+        if self._synchronous < _EXTRA:
             self._run(f"PRAGMA synchronous = {self._synchronous}")
-            self._synchronous = _FULL
+            self._synchronous = _EXTRA
 
-    def _do(self, statement: str, parameters: tuple[str, ...] = ()) -> None:
+    def _do(self, statement: str, parameters: tuple[object, ...] = ()) -> None:
         try:
             self._run(statement, parameters)
         except sqlite3.Error as failed:
             raise self._trouble(failed) from failed
 
-    def _run(self, statement: str, parameters: tuple[str, ...] = ()) -> list[Any]:
+    def _run(self, statement: str, parameters: tuple[object, ...] = ()) -> list[Any]:
         cursor = sqlite3.Cursor(self._connection)
         try:
             return cursor.execute(statement, parameters).fetchall()
@@ -161,11 +177,15 @@ class SqliteDriver:
     def _trouble(self, failed: sqlite3.Error) -> DatabaseTrouble:
         told = first_line(failed)
         code = getattr(failed, "sqlite_errorcode", 0) or 0
-        if isinstance(failed, sqlite3.IntegrityError) and TABLE in told:
+        if isinstance(failed, sqlite3.IntegrityError) and _is_about_ours(told):
             return Fenced("it took too long, and was rolled back in the meantime", True)
         if told.startswith("no such table"):
             return DatabaseTrouble(f"{told}: type `oncemq database prepare NAME`")
         return DatabaseTrouble(told, code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED))
+
+
+def _is_about_ours(told: str) -> bool:
+    return TABLE in told or custody.CARRIED_TABLE in told
 
 
 class EnlistedSqlite:

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from types import TracebackType
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 from clients.branches import Branch
 from clients.commitment import Commitment, Outcome, Refused, commit_alone
@@ -30,8 +30,9 @@ from clients.errors import (
     reason_of,
     translated,
 )
+from clients.home import Home
 from clients.nodes import NETWORK, Node
-from clients.two_phase import Databases
+from clients.two_phase import DatabaseBranch, Databases
 from idl.call import limited
 from idl.coordination import mqParticipant, mqParticipantList
 from idl.cos import (
@@ -43,7 +44,6 @@ from idl.process import here
 __all__ = [
     "AUTOCOMMIT",
     "Autocommit",
-    "Home",
     "Outcome",
     "Transaction",
     "chosen",
@@ -70,31 +70,6 @@ class Autocommit(enum.Enum):
 
 
 AUTOCOMMIT = Autocommit.AUTOCOMMIT
-
-
-class Home(Protocol):
-    """Where a transaction is begun: a connection."""
-
-    @property
-    def realm(self) -> object:
-        """What can take part in its transactions."""
-
-    @property
-    def sender(self) -> str:
-        """Who puts."""
-
-    @property
-    def timeout_s(self) -> float:
-        """How long an answer may take."""
-
-    def node(self) -> Node:
-        """The node to which it leads; raises an `OnceMQError`."""
-
-    def deciding(self) -> Deciding:
-        """The way to the coordinator; raises an `OnceMQError`."""
-
-    def doubt(self, gtrid: bytes, mark: str = "") -> None:
-        """The outcome is the coordinator's to tell, by this database's mark, and was not told."""
 
 
 _CURRENT: ContextVar[Transaction | None] = ContextVar("oncemq_transaction", default=None)
@@ -381,6 +356,8 @@ class Transaction:
             reason = databases.why_not()
             if reason:
                 raise Refused(reason, is_retryable=False)
+            if databases.carrier is not None and self._has_been_carried(databases.carrier):
+                return
         elif len(self._branches) == 1 and not self._is_shared:
             # Most transactions; what follows below comes to the same for them, in more steps.
             (only,) = self._branches.values()
@@ -411,6 +388,27 @@ class Transaction:
         for branch in working:
             branch.tell_keys()
         self._over()
+
+    def _has_been_carried(self, carrier: DatabaseBranch) -> bool:
+        """It is committed, where the row of a database can carry all that is put at one node."""
+        working = [branch for branch in self._branches.values() if branch.has_work]
+        if len(working) != 1 or self._is_shared or not working[0].may_be_carried:
+            return False
+        (only,) = working
+        try:
+            if not self._commitment().by_carrying(only, carrier):
+                return False
+        except Refused:
+            # What can be rolled back is first.
+            raise
+        except BaseException:
+            carrier.let_go()
+            raise
+        self._tell_rollback(branch for branch in self._branches.values() if branch is not only)
+        self._status = _COMMITTED
+        only.tell_keys()
+        self._over()
+        return True
 
     def _decider(self, databases: Databases | None) -> Branch | None:
         """The branch whose commit decides about all the others; None where something else does."""

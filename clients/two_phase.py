@@ -3,6 +3,8 @@
     the database             takes part as     what decides
     prepares branches        d1, d2, ...       a node, or the coordinator
     has no two-phase commit  the mark          its own commit, in which a row names it
+    of either kind, alone    the row           its own commit, in which a row carries what is put at
+                                               one node
 
 What holds:
 
@@ -55,6 +57,7 @@ class KnownDatabases:
         self._told: dict[str, mqDatabase] = {}
         self._told_at = float("-inf")
         # Where a connection leads does not change: which table, of which database.
+        self._carrying: weakref.WeakKeyDictionary[object, bool] = weakref.WeakKeyDictionary()
         self._led: weakref.WeakKeyDictionary[object, tuple[str, str]]
         self._led = weakref.WeakKeyDictionary()
 
@@ -90,6 +93,16 @@ class KnownDatabases:
         found = self._recognized(opened.driver, name)
         with contextlib.suppress(TypeError):
             self._led[opened.connection] = (found.table, found.identity)
+        return found
+
+    def can_carry(self, opened: Unwrapped, known: mqDatabase) -> bool:
+        """Whether a row there may carry what is put; found out once for each connection."""
+        try:
+            found = self._carrying.get(opened.connection)
+        except TypeError:
+            return opened.driver.can_carry(known.table)
+        if found is None:
+            found = self._carrying[opened.connection] = opened.driver.can_carry(known.table)
         return found
 
     def _led_to(self, opened: Unwrapped) -> tuple[str, str] | None:
@@ -164,7 +177,12 @@ class DatabaseBranch:
     """A database's part of one transaction."""
 
     def __init__(
-        self, opened: Unwrapped, known: mqDatabase, branch: BranchId, is_marked: bool
+        self,
+        opened: Unwrapped,
+        known: mqDatabase,
+        branch: BranchId,
+        is_marked: bool,
+        can_carry: bool = False,
     ) -> None:
         self.opened = opened
         self.driver = opened.driver
@@ -172,6 +190,7 @@ class DatabaseBranch:
         self.gtrid = branch.gtrid
         self.name = branch.branch
         self.is_marked = is_marked
+        self.can_carry = can_carry
         self.is_prepared = False
         self._table = known.table
         self._branch = branch
@@ -195,6 +214,11 @@ class DatabaseBranch:
     def commit(self) -> None:
         """Its own work is committed. Raises `DatabaseTrouble`; nothing is, unless it is `Lost`."""
         self.driver.commit()
+        self._over()
+
+    def commit_carrying(self, node: str, content: bytes) -> None:
+        """The same, with a row that carries this to the node. Raises as `commit` does."""
+        self.driver.commit_carrying(self._table, (self._branch.otid, node, content))
         self._over()
 
     def commit_prepared(self) -> None:
@@ -239,6 +263,13 @@ class Databases:
         return next((each for each in self.branches if each.is_marked), None)
 
     @property
+    def carrier(self) -> DatabaseBranch | None:
+        """The one whose commit can carry all else that happens, if there is no other."""
+        if len(self.branches) == 1 and self.branches[0].can_carry:
+            return self.branches[0]
+        return None
+
+    @property
     def two_phase(self) -> list[DatabaseBranch]:
         """Those that are prepared."""
         return [each for each in self.branches if not each.is_marked]
@@ -261,6 +292,10 @@ class Databases:
             number = len(self.branches) + 1
             # A marked database has no branch; its row is about the whole transaction.
             branch = BranchId(gtrid, branch_name(number, "" if is_marked else mark))
+            # Who says that it is not markable wants it to be prepared.
+            can_carry = (
+                markable is not False and number == 1 and self._known.can_carry(opened, known)
+            )
             opened.driver.begin(branch)
         except Lost as lost:
             opened.close()
@@ -268,7 +303,7 @@ class Databases:
         except BaseException:
             opened.close()
             raise
-        self.branches.append(DatabaseBranch(opened, known, branch, is_marked))
+        self.branches.append(DatabaseBranch(opened, known, branch, is_marked, can_carry))
         if not is_marked and mark == place:
             self.place = place
         return opened.used

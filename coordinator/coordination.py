@@ -11,6 +11,7 @@ import itertools
 import logging
 from collections.abc import Callable
 
+from coordinator.custody import CustodyServant
 from coordinator.database_desk import DatabaseDesk
 from coordinator.database_objects import DatabaseObjects
 from coordinator.interfaces import caller, check_owner, is_of_registered, tell
@@ -44,6 +45,7 @@ from idl.coordination import (
     mqTransactionKey,
 )
 from idl.cos import Status, otid_t
+from idl.custody import CUSTODY, Mq_Custody
 from idl.decider import SETTLEMENT, Mq_Settlement
 from idl.mapping import InvalidValue
 from idl.otids import BLOCK_NUMBERS, NULL_OTID, check_branch, otid_of, show, split_otid
@@ -69,6 +71,8 @@ def publish(service: Service, databases: DatabaseObjects | None = None) -> None:
     service.orb.publish(AdminServant(service, desk), Mq_TransactionAdmin, ADMIN)
     settlement = SettlementServant(service.orb, databases, service.tasks.now)
     service.orb.publish(settlement, Mq_Settlement, SETTLEMENT)
+    kept = None if databases is None else databases.databases
+    service.orb.publish(CustodyServant(service.log.identity, kept), Mq_Custody, CUSTODY)
 
 
 class CoordinationServant:

@@ -8,12 +8,13 @@ that is asked may be asked again. It decides nothing about transactions.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from coordinator.database_drivers import (
     Busy,
+    Carried,
     DatabaseTrouble,
     Facts,
     Limits,
@@ -25,6 +26,7 @@ from coordinator.database_drivers import (
     Unreachable,
 )
 from coordinator.registry import Registered
+from idl.custody import ROWS_AT_ONCE
 from idl.databases import BRANCH, BranchId, read_xid
 
 T = TypeVar("T")
@@ -115,6 +117,16 @@ class Database:
     def fence(self, gtrid: bytes) -> str:
         """See `Link.fence`."""
         return self.ask(lambda link: link.fence(gtrid))
+
+    # --- Puts that rows carry
+
+    def carried(self, node: str, older_s: float, behind: str) -> list[Carried]:
+        """See `Link.carried`; so many that they fit into an answer."""
+        return self.ask(lambda link: link.carried(node, older_s, behind, ROWS_AT_ONCE))
+
+    def forget_carried(self, node: str, otids: Sequence[str]) -> None:
+        """See `Link.forget_carried`."""
+        self.ask(lambda link: _forget_carried(link, node, otids))
 
     # --- Itself
 
@@ -233,6 +245,11 @@ def _ended(link: Link, branches: list[BranchId]) -> list[BranchId]:
     # A node has decided about them and does not ask for the rows: they were for who looks.
     link.forget([Row(branch.otid, branch.branch, BRANCH) for branch in over])
     return over
+
+
+def _forget_carried(link: Link, node: str, otids: Sequence[str]) -> None:
+    for first in range(0, len(otids), ASKED_TOGETHER):
+        link.forget_carried(node, otids[first : first + ASKED_TOGETHER])
 
 
 def _settle(link: Link, branches: list[BranchId]) -> list[BranchId]:

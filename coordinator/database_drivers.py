@@ -8,7 +8,7 @@ when the first database needs them. It decides nothing, and repeats nothing.
     ├── Unreachable       nobody answers, or lets us in; later, perhaps
     ├── Busy              another one is at it; later, certainly
     ├── NoSuchBranch      there is no prepared branch of that name
-    └── NoTable           the table for outcomes is not there
+    └── NoTable           a table of ours is not there
 """
 
 from __future__ import annotations
@@ -20,8 +20,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from coordinator.registry import Registered
+from idl import custody
+from idl.custody import CONTENT_BYTES_MAX, NOBODY, can_carry, carried_table
 from idl.databases import (
     BRANCH,
+    COMMITTED,
     IDENTITY,
     ROLLED_BACK,
     WHOLE,
@@ -31,10 +34,16 @@ from idl.databases import (
     insertion,
     permission,
 )
+from idl.otids import GTRID_BYTES
 
 PASSWORD_BYTES_MAX = 4096
 # Names of transactions are hexadecimal, so this comes behind all that have the same beginning.
 _BEHIND = "g"
+# Of a row that a node can have written.
+_IS_CARRIED = (
+    f"length(otid) = {2 * GTRID_BYTES} AND rtrim(otid, '0123456789abcdef') = '' "
+    f"AND length(content) <= {CONTENT_BYTES_MAX}"
+)
 
 
 class DatabaseTrouble(Exception):
@@ -54,7 +63,7 @@ class NoSuchBranch(DatabaseTrouble):
 
 
 class NoTable(DatabaseTrouble):
-    """The table for outcomes is not there: `oncemq database prepare NAME` makes it."""
+    """A table of ours is not there: `oncemq database prepare NAME` makes it."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +81,8 @@ class Facts(NamedTuple):
     identity: str
     is_two_phase: bool
     trouble: str = ""
+    # Its rows can carry puts to nodes.
+    is_carrier: bool = False
 
 
 class Prepared(NamedTuple):
@@ -90,6 +101,13 @@ class Row(NamedTuple):
     otid: str
     branch: str
     outcome: str
+
+
+class Carried(NamedTuple):
+    """A committed row that carries puts to a node."""
+
+    otid: str
+    content: bytes
 
 
 class TwoPhase(Protocol):
@@ -118,6 +136,10 @@ class Dialect:
     two_phase: TwoPhase | None = None
     # A statement that names the setting by which a power cut could take back what was committed.
     danger: str = ""
+    # One that finds the table for carried puts, if it is there, and says whether it may be used.
+    carrier: str = ""
+    # One whose commit puts on disk what was committed before, where others may see that earlier.
+    securing: str = ""
 
 
 class Link:
@@ -127,6 +149,7 @@ class Link:
         self._connection = connection
         self._dialect = dialect
         self.table = table
+        self._carried = carried_table(table)
 
     def close(self) -> None:
         """The connection is gone."""
@@ -162,7 +185,15 @@ class Link:
         trouble = f"{self.table} has no identity: oncemq database prepare NAME"
         if not rows:
             return Facts("", is_two_phase, trouble)
-        return Facts(rows[0].outcome, is_two_phase, self._danger())
+        is_carrier, trouble = self._may_carry(), self._danger()
+        if is_carrier is False:
+            trouble = trouble or f"{self._carried} is there, and the coordinator may not use it"
+        return Facts(rows[0].outcome, is_two_phase, trouble, bool(is_carrier))
+
+    def _may_carry(self) -> bool | None:
+        """Whether the table for carried puts may be used; None where it is not there."""
+        found = self.run(self._dialect.carrier) if self._dialect.carrier else []
+        return bool(found[0][0]) if found else None
 
     def _danger(self) -> str:
         [(setting,)] = self.run(self._dialect.danger) if self._dialect.danger else [("",)]
@@ -171,13 +202,17 @@ class Link:
         return f"{setting} is so set that a power cut can take back what was prepared or marked"
 
     def make_table(self, identity: str, role: str = "") -> None:
-        """The table is there, and has an identity; this one, where it had none. May be repeated."""
+        """The tables are there, with an identity; this one, if there was none. May be repeated."""
         kind = self._dialect.kind
-        allowing = permission(kind, self.table, role) if role else ""
+        allowing = [permission(kind, self.table, role)] if role else []
+        if role and can_carry(kind):
+            allowing.append(custody.permission(self.table, role))
         self.run(creation(kind, self.table))
-        self._insert_once(Row(IDENTITY, WHOLE, identity))
-        if allowing:
-            self.run(allowing)
+        self._insert_once(insertion, (IDENTITY, WHOLE, identity))
+        if can_carry(kind):
+            self.run(custody.creation(kind, self.table))
+        for statement in allowing:
+            self.run(statement)
 
     # --- Prepared branches
 
@@ -210,19 +245,85 @@ class Link:
 
     def mark(self, gtrid: bytes) -> str | None:
         """What is decided about the whole transaction, where anything is."""
+        if self._may_carry() is not None and self._carried_to(gtrid):
+            self._secure()
+            return COMMITTED
         rows = self._select("otid = {} AND branch = {}", (gtrid.hex(), WHOLE))
-        return rows[0].outcome if rows else None
+        if not rows:
+            return None
+        if rows[0].outcome == COMMITTED:
+            self._secure()
+        return rows[0].outcome
+
+    def _secure(self) -> None:
+        """What was seen is on disk, before anybody acts on it.
+
+        An owner that was killed in its commit may have left what is seen, and not synced.
+        """
+        if self._dialect.securing:
+            self.run(self._dialect.securing)
 
     def fence(self, gtrid: bytes) -> str:
         """What is decided about the transaction; where nothing was, it is now rolled back.
 
         Waits for an owner that is just committing its mark; raises `Busy` when that takes long.
         """
-        self._insert_once(Row(gtrid.hex(), WHOLE, ROLLED_BACK))
+        # The table may have been made a moment ago, so that it is looked for each time. A fence is
+        # in both: the owner may be late with either row.
+        if self._may_carry() is not None and not self._fence_carried(gtrid):
+            self._secure()
+            return COMMITTED
+        self._insert_once(insertion, (gtrid.hex(), WHOLE, ROLLED_BACK))
         # On disk now: a mark that comes later finds the key taken.
         found = self.mark(gtrid)
         assert found is not None
         return found
+
+    def _fence_carried(self, gtrid: bytes) -> bool:
+        """Whether nothing is carried, from now on and for ever."""
+        self._insert_once(custody.insertion, (gtrid.hex(), NOBODY, b""))
+        # Fences stay. If nothing stands there, it was a row that the node has had in the meantime.
+        return self._carried_to(gtrid) == NOBODY
+
+    def _carried_to(self, gtrid: bytes) -> str | None:
+        """Whose the transaction's row is, `NOBODY` where it is a fence, None if there is none."""
+        condition = self._filled("otid = {}")
+        rows = self.run(f"SELECT node FROM {self._carried} WHERE {condition}", (gtrid.hex(),))
+        return str(rows[0][0]) if rows else None
+
+    # --- Puts that rows carry
+
+    def carried(self, node: str, older_s: float, behind: str, limit: int) -> list[Carried]:
+        """Rows of this node that are so old, in order, behind this otid; with age 0 all of them.
+
+        One may be found a second late, but none too early. What no node can have written is left
+        out, however it came there: nobody who may write there fills the coordinator's memory.
+        """
+        condition = f"node = {{}} AND otid > {{}} AND {_IS_CARRIED}"
+        parameters: list[object] = [node, behind]
+        if older_s:
+            # Not with 0: where whole seconds are counted, a row of this one is not older.
+            condition += f" AND {self._dialect.older}"
+            parameters.append(older_s)
+        found = self.run(
+            f"SELECT otid, content FROM {self._carried} WHERE {self._filled(condition)} "
+            f"ORDER BY otid LIMIT {limit:d}",
+            parameters,
+        )
+        if found:
+            self._secure()
+        # In SQLite any column may hold anything. What is no text comes behind all that is.
+        return [
+            Carried(otid, content if isinstance(content, bytes) else b"")
+            for otid, content in found
+            if isinstance(otid, str)
+        ]
+
+    def forget_carried(self, node: str, otids: Sequence[str]) -> None:
+        """Those rows that are this node's are gone, on disk; of others nothing changes."""
+        places = ", ".join("{}" for _ in otids)
+        condition = self._filled(f"node = {{}} AND otid IN ({places})")
+        self.run(f"DELETE FROM {self._carried} WHERE {condition}", (node, *otids))
 
     # --- Rows that nobody needs
 
@@ -251,9 +352,9 @@ class Link:
         )
         return [Row(*row) for row in self.run(statement, parameters)]
 
-    def _insert_once(self, row: Row) -> None:
+    def _insert_once(self, writing: Callable[[str, str], str], row: Sequence[object]) -> None:
         before, behind = self._dialect.insert_once
-        statement = insertion(self.table, self._dialect.place).replace("INSERT", before, 1)
+        statement = writing(self.table, self._dialect.place).replace("INSERT", before, 1)
         self.run(f"{statement}{behind}", row)
 
     def _filled(self, condition: str) -> str:

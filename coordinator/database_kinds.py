@@ -36,7 +36,8 @@ from coordinator.database_drivers import (
     password_of,
 )
 from coordinator.registry import Registered
-from idl.databases import MARIADB_TLS, BranchId, Kind
+from idl.custody import CARRIED_TABLE, carried_table
+from idl.databases import IDENTITY, MARIADB_TLS, BranchId, Kind
 
 APPLICATION = "oncemq-coordinator"
 # Beginning with this length PostgreSQL refuses the name of a prepared transaction.
@@ -54,6 +55,7 @@ def _first_line(failed: BaseException) -> str:
 
 # --- PostgreSQL ----------------------------------------------------------------------------------
 
+_CARRYING = ("SELECT", "INSERT", "DELETE")
 _LATER = ("55P03", "57014", "55000", "40001", "40P01", "53300")
 
 
@@ -119,6 +121,9 @@ def _open_postgresql(registered: Registered, limits: Limits) -> Link:
     except psycopg.Error as refused:
         raise Unreachable(_first_line(refused)) from refused
     two_phase = _PreparedInPostgresql(psycopg.Xid)
+    rights = " AND ".join(f"has_table_privilege(found, '{each}')" for each in _CARRYING)
+    # The name is quoted, and has no quotes of texts in it: see `table_of`.
+    named = carried_table(registered.table)
     dialect = Dialect(
         Kind.POSTGRESQL,
         "%s",
@@ -129,6 +134,8 @@ def _open_postgresql(registered: Registered, limits: Limits) -> Link:
         two_phase,
         "SELECT CASE WHEN current_setting('fsync') = 'off' THEN 'fsync'"
         " WHEN current_setting('full_page_writes') = 'off' THEN 'full_page_writes' ELSE '' END",
+        f"SELECT {rights} FROM (SELECT to_regclass('{named}') AS found) AS looked"
+        " WHERE found IS NOT NULL",
     )
     link = Link(connection, dialect, registered.table)
     _limit_postgresql(link, limits)
@@ -151,7 +158,7 @@ def postgresql_trouble(state: str, told: str, registered: Registered) -> Databas
     if state == "42704":
         return NoSuchBranch(told)
     if state in ("42P01", "3F000"):
-        return _no_table(registered)
+        return _no_table(told, registered)
     if state in _LATER:
         return Busy(told)
     if state == "42501":
@@ -163,10 +170,8 @@ def postgresql_trouble(state: str, told: str, registered: Registered) -> Databas
     return DatabaseTrouble(f"{told} ({state})")
 
 
-def _no_table(registered: Registered) -> NoTable:
-    return NoTable(
-        f"there is no table {registered.table}: type `oncemq database prepare {registered.name}`"
-    )
+def _no_table(told: str, registered: Registered) -> NoTable:
+    return NoTable(f"{told}: type `oncemq database prepare {registered.name}`")
 
 
 # --- MariaDB -------------------------------------------------------------------------------------
@@ -280,7 +285,7 @@ def mariadb_trouble(number: int, told: str, registered: Registered) -> DatabaseT
     if number == _XAER_NOTA:
         return NoSuchBranch(told)
     if number == _NO_SUCH_TABLE:
-        return _no_table(registered)
+        return _no_table(told, registered)
     if number in _MARIADB_LATER:
         return Busy(told)
     if not number or number in _MARIADB_REFUSALS:
@@ -320,10 +325,13 @@ def _open_sqlite(registered: Registered, limits: Limits) -> Link:
         "at < strftime('%Y-%m-%d %H:%M:%S', 'now', '-' || {} || ' seconds')",
         sqlite3.Error,
         trouble_of,
+        carrier=f"SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = '{CARRIED_TABLE}'",
+        securing=f"UPDATE {registered.table} SET outcome = outcome WHERE otid = '{IDENTITY}'",
     )
     link = Link(connection, dialect, registered.table)
-    # A fence that a power cut took away would let a late mark through.
-    link.run("PRAGMA synchronous = FULL")
+    # A fence that a power cut took away would let a late mark through, and a row that came back
+    # would be put again. FULL does not sync the folder from which a journal was removed.
+    link.run("PRAGMA synchronous = EXTRA")
     return link
 
 
@@ -333,7 +341,7 @@ def _sqlite_trouble(failed: Exception, registered: Registered) -> DatabaseTroubl
     if code is not None and code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return Busy(f"{registered.where.place}: {told}")
     if told.startswith("no such table"):
-        return _no_table(registered)
+        return _no_table(told, registered)
     return Unreachable(f"{registered.where.place}: {told}")
 
 

@@ -18,6 +18,7 @@ and mark have the same key, so that only one of them can ever be there.
 from __future__ import annotations
 
 import enum
+import functools
 import re
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -232,6 +233,8 @@ class BranchId:
         return FORMAT_ID, self.otid, self.branch
 
 
+# The same few come again and again.
+@functools.lru_cache(maxsize=1024)
 def branch_name(number: int, mark: str = "") -> str:
     """The name of a database's branch; `mark` is the place whose mark decides, if one does."""
     name = f"d{number}"

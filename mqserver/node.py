@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from idl import system
 from idl.call import Orb
+from idl.custody import CARRIED, Mq_Carried
 from idl.decider import DECIDER, Mq_Decider
 from idl.mapping import InvalidValue
 from idl.mq import Mq_Admin, Mq_Fifo, Mq_Node, Mq_Standard
@@ -23,6 +24,7 @@ from idl.proxies import new_request_id
 from mqserver.arrivals import WatchedStorage
 from mqserver.errors import MqError
 from mqserver.events.settings import EventSettings
+from mqserver.interfaces.carried import CarriedServant
 from mqserver.interfaces.decider import DeciderServant
 from mqserver.interfaces.events import Channels
 from mqserver.interfaces.fifo import FifoServant
@@ -36,6 +38,8 @@ from mqserver.queues import QueueLimits, Queues
 from mqserver.storage.contract import Outcome, Storage
 from mqserver.transactions.abandoned import Abandoned
 from mqserver.transactions.alone import Alone
+from mqserver.transactions.custodian import CarryingTimes, Custodian
+from mqserver.transactions.custody import Custody
 from mqserver.transactions.decisions import Decisions
 from mqserver.transactions.joining import Joining
 from mqserver.transactions.orphans import AskingTimes, Orphans
@@ -82,6 +86,7 @@ class NodeSettings:
     silent_asked_s: float = 10.0
     asking: AskingTimes = field(default_factory=AskingTimes)
     settling: SettlingTimes = field(default_factory=SettlingTimes)
+    carrying: CarryingTimes = field(default_factory=CarryingTimes)
     events: EventSettings = field(default_factory=EventSettings)
 
     def queue_limits(self) -> QueueLimits:
@@ -148,14 +153,8 @@ class Node:
         self.resources = Resources(orb, self.storage)
         self.orphans = Orphans(orb, self.resources, clock, self.settings.asking)
         self.work = Work(self.storage, clock, self.orphans.heard_of, self.settings.work_limits())
-        self._abandoned = Abandoned(
-            orb,
-            coordinator,
-            self.work,
-            clock,
-            self.settings.silent_asked_s,
-            self.settings.asking.call_s,
-        )
+        after_s, call_s = self.settings.silent_asked_s, self.settings.asking.call_s
+        self._abandoned = Abandoned(orb, coordinator, self.work, clock, after_s, call_s)
         may = permissions or Permissions.everything()
         self.channels = Channels(
             orb,
@@ -168,6 +167,10 @@ class Node:
         self._parts = self._composed(coordinator, may, wall_clock)
         self.decisions = Decisions(storage, clock, new_request_id)
         self._settling = Settling(orb, self.decisions, clock, self.settings.settling)
+        self.custody = Custody(storage, clock, new_request_id, self.work.give_up)
+        # Of two nodes with one storage each would take over what the other has put.
+        relay = "" if self.settings.is_shared else coordinator
+        self._custodian = Custodian(orb, relay, self.custody, clock, self.settings.carrying)
         self._is_closing = False
         self._is_closed = False
         self._is_shutting_down = False
@@ -200,6 +203,7 @@ class Node:
         self.storage.listen_to_ends(self.work.has_ended)
         self.storage.listen_to_ends(_log_end)
         self.decisions.load()
+        self.custody.load()
         self.resources.publish()
         self._thread.start()
         self._publish()
@@ -217,6 +221,9 @@ class Node:
         servant = NodeServant(parts, reservations)
         orb.publish(servant, Mq_Node, NODE)
         orb.publish(DeciderServant(parts, servant, self.decisions), Mq_Decider, DECIDER)
+        carried = CarriedServant(parts, servant, self.custody, self._custodian)
+        orb.publish(carried, Mq_Carried, CARRIED)
+        self._custodian.start(carried.take_over)
         orb.publish(AdminServant(parts, reservations, self.shut_down), Mq_Admin, ADMIN)
         orb.publish_family(STANDARD, lambda queue: StandardServant(parts, queue), Mq_Standard)
         orb.publish_family(FIFO, lambda queue: FifoServant(parts, queue), Mq_Fifo)
@@ -236,6 +243,7 @@ class Node:
         self._wakeup.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(CLOSE_S_MAX)
+        self._custodian.close()
         self.channels.close()
         self._await_calls()
         count = self.work.roll_back_running()

@@ -128,6 +128,10 @@ OPERATION_RIGHTS: Mapping[str, Mapping[str, Rule]] = {
         "getDecision": Need.COORDINATOR,
         "fence": Need.COORDINATOR,
     },
+    "carried": {
+        "hold": Need.WORK,
+        "deliver": Need.OWNER,
+    },
 }
 # Objects without a name of their own: they are known to whom they were given, and ask who calls.
 UNNAMED = "object"

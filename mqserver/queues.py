@@ -264,8 +264,8 @@ class Queues:
                 raise
             return QueueInfo(queue, QueueSettings(), 0, 0, 0, 0)
 
-    def _made(self, queue: str) -> _Known:
-        if not self.limits.is_creating:
+    def _made(self, queue: str, is_decided: bool = False) -> _Known:
+        if not self.limits.is_creating and not is_decided:
             raise QueueNotFound(queue)
         step_aside()
         try:
@@ -279,13 +279,15 @@ class Queues:
 
     # --- Putting
 
-    def store(self, branch: bytes, queue: str, messages: Sequence[NewMessage]) -> range:
-        """The branch has stored the messages. Raises `QueueDisabled`, `QueueFull`."""
+    def store(
+        self, branch: bytes, queue: str, messages: Sequence[NewMessage], is_decided: bool = False
+    ) -> range:
+        """The branch has stored the messages. Unless decided, `QueueDisabled`, `QueueFull`."""
         known = self._known.get(queue)
         if known is None or self.limits.is_shared:
-            known = self._find(queue) or self._made(queue)
+            known = self._find(queue) or self._made(queue, is_decided)
         settings = known.settings
-        if not self._is_enabled or not settings.enabled:
+        if not (self._is_enabled and settings.enabled) and not is_decided:
             raise QueueDisabled(queue)
         if len(messages) == 1 and not (only := messages[0]).attributes:
             largest, widest = len(only.payload) + HEADER_BYTES, VALUES_PER_MESSAGE
@@ -304,7 +306,8 @@ class Queues:
             keys = self._storage.store(branch, queue, messages)
         else:
             with known.lock:
-                self._make_room(known, queue, messages)
+                if not is_decided:
+                    self._make_room(known, queue, messages)
                 keys = self._storage.store(branch, queue, messages)
                 known.counted += len(messages)
                 known.counted_bytes += sum(len(message.payload) for message in messages)

@@ -13,7 +13,7 @@ import typing
 from collections.abc import Mapping
 from types import ModuleType
 
-from idl import coordination, cos, decider, mq, parser
+from idl import coordination, cos, custody, decider, mq, parser
 from idl.mapping import (
     IdlType,
     UserException,
@@ -91,7 +91,7 @@ def _image_name(enumeration: str, enumerator: str) -> str:
 def rows_of_image() -> Rows:
     """The same rows, from what the modules of the image define."""
     rows: Rows = {}
-    for module in (cos, mq, coordination, decider):
+    for module in (cos, mq, coordination, decider, custody):
         for python in _classes(module):
             rows.update(_class_rows(python))
     return rows

@@ -159,6 +159,7 @@ PURE = (
     "coordinator.protocol coordinator.participants coordinator.outcomes "
     "mqserver.errors mqserver.priorities mqserver.transactions.branch mqserver.storage.format "
     "mqserver.storage.contract idl.coordination idl.decider idl.otids idl.places idl.databases "
+    "idl.custody "
     "coordinator.ledger coordinator.fates "
     "mqserver.distribution.ri_tree mqserver.oql.sql mqserver.oql.predicate "
     "clients.pipeline.keys clients.pipeline.progress "

@@ -15,12 +15,13 @@ from typing import Any
 import pytest
 
 from coordinator import coordination as coordinations
+from coordinator import custody as custodies
 from coordinator import interfaces as transactions
 from coordinator import settlement
-from idl import coordination, cos, decider, mq, parser
+from idl import coordination, cos, custody, decider, mq, parser
 from idl.mapping import is_interface, is_local
+from mqserver.interfaces import carried, events, fifo, node, service, standard
 from mqserver.interfaces import decider as deciders
-from mqserver.interfaces import events, fifo, node, service, standard
 from mqserver.transactions import resource
 from tests.contract_rows import (
     Declarations,
@@ -51,6 +52,8 @@ SERVANTS: dict[type, type] = {
     coordination.Mq_Coordinator: coordinations.CoordinationServant,
     decider.Mq_Decider: deciders.DeciderServant,
     decider.Mq_Settlement: settlement.SettlementServant,
+    custody.Mq_Carried: carried.CarriedServant,
+    custody.Mq_Custody: custodies.CustodyServant,
     coordination.Mq_TransactionAdmin: coordinations.AdminServant,
     cos.EventChannel: events.ChannelServant,
     cos.ConsumerAdmin: events.ConsumerAdminServant,
@@ -86,7 +89,7 @@ def test_a_servant_takes_and_returns_what_its_interface_says(interface: type) ->
 def test_every_interface_has_a_servant() -> None:
     declared = {
         python
-        for module in (cos, mq, coordination, decider)
+        for module in (cos, mq, coordination, decider, custody)
         for python in vars(module).values()
         if isinstance(python, type) and is_interface(python) and not is_local(python)
     }

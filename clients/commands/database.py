@@ -23,6 +23,7 @@ from clients.commands.terminal import (
     print_plain,
     show_table,
 )
+from idl import custody
 from idl.call import Address, Orb
 from idl.coordination import (
     DatabaseNotFound,
@@ -30,6 +31,7 @@ from idl.coordination import (
     mqDatabaseInfo,
     mqDatabaseSettings,
 )
+from idl.custody import can_carry
 from idl.databases import Kind, creation, parse_dsn, table_of
 
 EXAMPLES = {
@@ -47,7 +49,7 @@ EXAMPLES = {
         "oncemq database list --json": "one object, for scripts",
     },
     "oncemq database prepare": {
-        "oncemq database prepare orders": "make the table for outcomes",
+        "oncemq database prepare orders": "make the tables that are missing",
         "oncemq database prepare orders --grant app": "for applications with another role",
         "oncemq database prepare orders --sql": "what whoever owns the database is to run",
     },
@@ -77,13 +79,13 @@ def add(
         str, typer.Option(metavar="VARIABLE", help="Or in which variable of its environment.")
     ] = "",
     schema: Annotated[
-        str, typer.Option(metavar="SCHEMA", help="Where the table is, if not in public.")
+        str, typer.Option(metavar="SCHEMA", help="Where the tables are, if not in public.")
     ] = "",
     grace: Annotated[
         str, typer.Option(metavar="TIME", help="After that, what nobody decided is rolled back.")
     ] = "60s",
 ) -> int:
-    """Registers a database with the coordinator, and makes the table for outcomes in it.
+    """Registers a database with the coordinator, and makes the tables in it that it needs.
 
     The coordinator then finishes what is prepared there, also when the application has died.
     """
@@ -126,9 +128,9 @@ def prepare(
     grant: Annotated[
         str, typer.Option(metavar="ROLE", help="Whom else to allow to write there.")
     ] = "",
-    sql: Annotated[bool, typer.Option("--sql", help="Only print the statement.")] = False,
+    sql: Annotated[bool, typer.Option("--sql", help="Only print the statements.")] = False,
 ) -> int:
-    """Makes the table for outcomes in a database, where it is not there yet."""
+    """Makes the tables that transactions need in a database, where they are not there yet."""
 
     def run(admin: Mq_TransactionAdmin) -> int:
         if sql:
@@ -136,7 +138,8 @@ def prepare(
             if name not in known:
                 raise DatabaseNotFound(name)
             found = known[name]
-            print_plain(f"{creation(Kind(found.kind), found.table)};", Console(soft_wrap=True))
+            for statement in _statements(Kind(found.kind), found.table):
+                print_plain(f"{statement};", Console(soft_wrap=True))
             return ExitCode.OK
         return _told(admin.prepareDatabase(name, grant), f"{name} is ready.")
 
@@ -164,6 +167,11 @@ COMMANDS: dict[str, Callable[..., int]] = {
     "prepare": prepare,
     "remove": remove,
 }
+
+
+def _statements(kind: Kind, table: str) -> list[str]:
+    made = [creation(kind, table)]
+    return [*made, custody.creation(kind, table)] if can_carry(kind) else made
 
 
 def _told(info: mqDatabaseInfo, done: str) -> int:

@@ -49,7 +49,7 @@ class DeciderServant:
         coordinator: Mq_Settlement | None,
     ) -> tuple[Status, bool, mqKeyListList]:
         """See `Mq_Decider.vote`."""
-        family, where = _asked_at(place, self._address(coordinator))
+        family, where = asked_at(place, self._address(coordinator))
         member = f"{branch.otid.tid.hex()}/{branch.name}"
         recovery = f"{family}{member}{where}".encode()
         return self._node.push(branch, request, work, _PREPARE, recovery, None)
@@ -118,7 +118,7 @@ class DeciderServant:
 
 # The same few come again and again.
 @functools.lru_cache(maxsize=1024)
-def _asked_at(place: str, coordinator: str) -> tuple[str, str]:
+def asked_at(place: str, coordinator: str) -> tuple[str, str]:
     """What stands before and behind the branch in the reference of the object that it asks."""
     try:
         made = Reference.parse(f"PYRO:{MARKED}/{place}@{coordinator}")

@@ -63,7 +63,7 @@ NAMES_CACHED_MAX = 1000
 PROMPT_MESSAGES_MAX = 100
 NO_KEYS = range(0)
 # Where something is put, what, and the keys of what is removed there.
-_Prepared = tuple[str, Sequence[NewMessage], list[int]]
+ReadWork = tuple[str, Sequence[NewMessage], list[int]]
 NAMED_TWICE = "a branch is named beside its transaction, not in the otid"
 
 # To look it up in its class takes four times as long.
@@ -288,7 +288,7 @@ class NodeServant:
     ) -> tuple[Status, bool, mqKeyListList]:
         """The same, where the branch asks there, and is committed by this function, if at all."""
         call = self._parts.entered()
-        prepared = self._read_work(call, work)
+        prepared = self.read_work(call, work)
 
         def push(found: Branch) -> list[range]:
             return self._do(found, prepared)
@@ -301,7 +301,32 @@ class NodeServant:
             return status, is_read_only, tuple(() for _ in work)
         return status, is_read_only, tuple(map(key_texts, keys))
 
-    def _read_work(self, call: Call, work: mqWorkList) -> list[_Prepared]:
+    def hold(
+        self,
+        call: Call,
+        branch: bytes,
+        request: int,
+        work: list[ReadWork],
+        completion: mqCompletion,
+        recovery: bytes,
+        also: Callable[[Branch], None],
+    ) -> tuple[bool, mqKeyListList]:
+        """The same of work that was read, and behind it `also`: whether nothing was changed."""
+
+        def push(found: Branch) -> list[range]:
+            done = self._do(found, work)
+            also(found)
+            return done
+
+        owner = call.principal.name
+        _, is_read_only, keys = self._work.push_down(
+            branch, owner, request, push, completion, recovery, None
+        )
+        if keys is None:
+            return is_read_only, tuple(() for _ in work)
+        return is_read_only, tuple(map(key_texts, keys))
+
+    def read_work(self, call: Call, work: mqWorkList) -> list[ReadWork]:
         """Everything is checked before anything is done."""
         if len(work) == 1:
             # The common case of one queue, with nothing to be summed up.
@@ -320,7 +345,7 @@ class NodeServant:
             position += len(each.puts.payloads)
         return prepared
 
-    def _read_one(self, call: Call, work: mqWork, now_us: int, position: int) -> _Prepared:
+    def _read_one(self, call: Call, work: mqWork, now_us: int, position: int) -> ReadWork:
         queue, removes = work.queue, work.removes
         if removes or queue not in self._queues.known:
             # Before anything is done: others may hold what is removed, and to make a queue is long.
@@ -333,7 +358,7 @@ class NodeServant:
         sender, bytes_max = call.principal.name, self._message_bytes_max
         return queue, new_messages(work.puts, now_us, sender, bytes_max, position), numbers
 
-    def _do(self, found: Branch, prepared: list[_Prepared]) -> list[range]:
+    def _do(self, found: Branch, prepared: list[ReadWork]) -> list[range]:
         done = []
         for queue, new, removes in prepared:
             done.append(self._store(found, queue, new))

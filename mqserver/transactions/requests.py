@@ -6,6 +6,7 @@ The vocabulary of `work` and `alone`; it acts on nothing but `give_up`.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import threading
 from dataclasses import dataclass
@@ -29,6 +30,8 @@ audit = logging.getLogger("oncemq.audit")
 
 # After a restart nothing tells which names a transaction used here, but clients count them.
 NAMES_TRIED = tuple(f"n{number}".encode() for number in range(1, 17))
+# What a database carries is put in a branch whose name begins so, and ends with a number.
+TAKEN_OVER = b"carried."
 NOT_YOURS = "there is no such branch of this caller's"
 # To look it up in its class, with each branch, takes four times as long.
 _ACTIVE = Outcome.ACTIVE
@@ -87,6 +90,7 @@ class Branch:
     __slots__ = (
         "answer",
         "begun_at",
+        "carrier",
         "end_lock",
         "heard_at",
         "id",
@@ -95,6 +99,7 @@ class Branch:
         "kind",
         "lists",
         "lock",
+        "mark",
         "number",
         "outcome",
         "owner",
@@ -125,8 +130,29 @@ class Branch:
         self.vote: Vote | None = None
         # Whom it asks for the outcome, once it has voted.
         self.recovery = b""
+        # The database whose row carries all that it puts, once that was asked for.
+        self.carrier = ""
+        # The message that is its mark there, if it has prepared with it.
+        self.mark: int | None = None
         # Frozen lists of messages that the branch has taken, by name.
         self.lists: dict[str, FrozenList] = {}
+
+    def check_not_carried(self) -> None:
+        """Raises INVALID_TRANSACTION where a database has all its work, and decides about it."""
+        if self.carrier and self.mark is None:
+            raise system.INVALID_TRANSACTION("a database carries what the branch puts")
+
+
+def branch_taken_over(storage: Storage, gtrid: bytes) -> bytes:
+    """The branch in which what the transaction's row carries is put, or may be.
+
+    One in which that has failed is over, so that the next one has another name.
+    """
+    for number in itertools.count(1):
+        branch = gtrid + TAKEN_OVER + b"%d" % number
+        if storage.outcome(branch) is not Outcome.ROLLED_BACK:
+            break
+    return branch
 
 
 def ended(branch: bytes, outcome: Outcome) -> BranchEnded:

@@ -2,7 +2,8 @@
 
 A branch of a transaction counts its requests, and keeps the last answer: so every call may be
 repeated, also while the first is still running, and what comes late is refused. What the requests
-do is handed in; this module knows neither queues nor messages.
+do is handed in; this module knows neither queues nor messages. It is long because a branch's
+requests and its ends are told apart by the same few fields of it.
 
     a request's number      what happens
     the next one            it is carried out, and its answer kept
@@ -37,6 +38,7 @@ from mqserver.transactions.requests import (
     Branch,
     Done,
     WorkLimits,
+    branch_taken_over,
     ended,
     give_up,
     named,
@@ -139,6 +141,7 @@ class Work:
             self._check(found, number)
         if found.number:
             # It has not just begun.
+            found.check_not_carried()
             self._hear_of(found)
         found.kind, found.number = kind, number
         found.is_answered, found.answer = False, None
@@ -289,6 +292,7 @@ class Work:
         try:
             if completion is _NO_COMPLETION:
                 return Status.ACTIVE, False
+            found.check_not_carried()
             if commit is not None:
                 commit(found.id)
                 return _COMMITTED, False
@@ -309,18 +313,17 @@ class Work:
 
     def prepare(self, branch: bytes, owner: str, recovery: bytes, messages: int) -> Vote:
         """The branch's vote; against, when it has stored another number of messages."""
-        found = self._open.get(branch) or self._ended.get(branch)
+        found = self.known(branch, owner)
         if found is None:
             outcome = self._storage.outcome(branch)
             if outcome is Outcome.PREPARED:
                 return Vote.COMMIT
             raise self._fenced(branch) if outcome is Outcome.UNKNOWN else ended(branch, outcome)
-        if found.owner != owner:
-            raise refused(owner, branch)
         with Latch(found.end_lock):
             if found.vote is None:
                 if found.outcome is not Outcome.ACTIVE:
                     raise ended(branch, found.outcome)
+                found.check_not_carried()
                 found.recovery = recovery
                 found.vote = self._vote(found, recovery, messages)
             return found.vote
@@ -342,14 +345,17 @@ class Work:
 
     def rollback(self, branch: bytes, owner: str) -> None:
         """The branch is rolled back. Raises `BranchEnded` if it has voted, or was committed."""
-        found = self._open.get(branch) or self._ended.get(branch)
+        found = self.known(branch, owner)
         if found is None:
             self._roll_back(branch)
             return
-        if found.owner != owner:
-            raise refused(owner, branch)
         with Latch(found.end_lock):
-            self._roll_back(branch)
+            if found.carrier:
+                # Its owner says so, so that no row was committed.
+                resource.roll_back(self._storage, branch)
+                found.carrier = ""
+            else:
+                self._roll_back(branch)
 
     def _roll_back(self, branch: bytes) -> None:
         outcome = self._storage.outcome(branch)
@@ -376,14 +382,19 @@ class Work:
         else:
             resource.roll_back(self._storage, branch)
 
+    def known(self, branch: bytes, owner: str) -> Branch | None:
+        """The branch, at work or ended, if anything is known of it; the owner's alone."""
+        found = self._open.get(branch) or self._ended.get(branch)
+        if found is not None and found.owner != owner:
+            raise refused(owner, branch)
+        return found
+
     def find(self, branch: bytes, owner: str) -> Branch:
         """The branch that is at work here. Raises `BranchEnded`."""
-        found = self._open.get(branch) or self._ended.get(branch)
+        found = self.known(branch, owner)
         if found is None:
             outcome = self._storage.outcome(branch)
             raise self._fenced(branch) if outcome is Outcome.UNKNOWN else ended(branch, outcome)
-        if found.owner != owner:
-            raise refused(owner, branch)
         if found.outcome is not Outcome.ACTIVE:
             raise ended(branch, found.outcome)
         self._hear_of(found)
@@ -392,7 +403,9 @@ class Work:
     def find_or_begin(self, branch: bytes, owner: str) -> Branch:
         """The branch that is at work here, which may begin with this. Raises `BranchEnded`."""
         known = self._open.get(branch) or self._ended.get(branch)
-        return self.find((known or self._begin(branch, owner, 1)).id, owner)
+        found = self.find((known or self._begin(branch, owner, 1)).id, owner)
+        found.check_not_carried()
+        return found
 
     def has_ended(self, branch: bytes, outcome: Outcome) -> None:
         """Told by the storage, whoever ended the branch, or prepared it."""
@@ -432,6 +445,15 @@ class Work:
         if not names:
             self._names.pop(oldest[:GTRID_BYTES], None)
 
+    def was_taken_over(self, branch: bytes) -> None:
+        """What the branch held was put in another one: whoever asks hears that it is committed.
+
+        Also when the storage has forgotten that other one.
+        """
+        found = self._open.get(branch) or self._ended.get(branch)
+        if found is not None:
+            found.outcome = Outcome.COMMITTED
+
     def silent_since(self, time: float) -> list[bytes]:
         """Branches at work of which nothing was heard since then, and that nobody works on."""
         return [
@@ -462,6 +484,7 @@ class Work:
         if name:
             return self._outcome(gtrid + name.encode("ascii"), owner, sees_all)
         names = {*self._names.get(gtrid, ()), *(gtrid + tried for tried in NAMES_TRIED)}
+        names.add(branch_taken_over(self._storage, gtrid))
         found = {self._outcome(branch, owner, sees_all) for branch in names}
         best = next(status for status in _TELLING if status in found)
         is_known = any(branch in self._open or branch in self._ended for branch in names)
@@ -475,6 +498,9 @@ class Work:
         known = self._open.get(branch) or self._ended.get(branch)
         if known is not None and known.owner != owner and not sees_all:
             return Status.NO_TRANSACTION
+        if known is not None and known.carrier:
+            # The database decides, whatever became of the branch.
+            return _COMMITTED if known.outcome is Outcome.COMMITTED else Status.PREPARED
         if known is not None and known.outcome is Outcome.ROLLED_BACK:
             # Nothing had to happen, so that nothing is missing.
             is_read_only = known.vote is Vote.READ_ONLY

@@ -7,7 +7,7 @@ A table, to be read from the top down; `tests/test_architecture.py` holds it aga
 # so a row names only rows below it. `~` marks what is designed and need not be there yet; its row
 # binds it from its first line on. A name with `*` stands for every module without a row of its own.
 
-WORDS = "idl.mapping idl.system idl.cos idl.mq idl.coordination idl.decider"
+WORDS = "idl.mapping idl.system idl.cos idl.mq idl.coordination idl.decider idl.custody"
 CALLS = f"{WORDS} idl.marshal idl.wire idl.call idl.access idl.process"
 WIRE = f"{CALLS} idl.dispatch idl.proxies idl.local idl.orb"
 LOG = "mqserver.storage.format mqserver.storage.disk mqserver.storage.log_manager"
@@ -154,13 +154,15 @@ LAYERS = {
                                         f"clients.nodes clients.errors {CALLS} idl.otids",
     "clients.current":                  CALLS,
     "clients.queue":                    "clients.consumer clients.transaction clients.branches "
+                                        "clients.home "
                                         f"clients.nodes clients.messages clients.errors {CALLS} "
                                         "idl.otids",
     "clients.consumer":                 "clients.transaction clients.nodes clients.messages "
                                         "clients.errors",
     "clients.transaction":              "clients.commitment clients.branches clients.deciding "
-                                        "clients.two_phase clients.nodes "
+                                        "clients.home clients.two_phase clients.nodes "
                                         f"clients.errors {CALLS} idl.otids",
+    "clients.home":                     "clients.deciding clients.nodes",
     "clients.commitment":               "clients.branches clients.deciding clients.two_phase "
                                         "clients.database_drivers clients.nodes "
                                         f"clients.errors {WORDS}",
@@ -185,7 +187,8 @@ LAYERS = {
                                         "idl.databases",
     "clients.unwrapping":               "clients.*_driver "
                                         "clients.database_drivers clients.errors",
-    "clients.*_driver":                 "clients.database_drivers clients.errors idl.databases",
+    "clients.*_driver":                 "clients.database_drivers clients.errors idl.custody "
+                                        "idl.databases",
     "clients.database_drivers":         "clients.errors idl.databases",
     "clients.messages":                 f"clients.structs clients.errors {WORDS} idl.checksums",
     "clients.structs":                  f"{WORDS} idl.otids",
@@ -206,6 +209,7 @@ LAYERS = {
     "coordinator.coordination":         "coordinator.interfaces coordinator.service "
                                         "coordinator.timeouts coordinator.database_desk "
                                         "coordinator.database_objects coordinator.settlement "
+                                        "coordinator.custody "
                                         f"{LIVE} coordinator.transactions {CALLS} idl.otids "
                                         "idl.turns",
     "coordinator.interfaces":           "coordinator.service coordinator.family "
@@ -219,6 +223,8 @@ LAYERS = {
     "coordinator.settlement":           "coordinator.database_objects coordinator.deciding_nodes "
                                         "coordinator.database_drivers "
                                         f"{CALLS} idl.databases idl.otids idl.places",
+    "coordinator.custody":              "coordinator.databases coordinator.database "
+                                        f"coordinator.database_drivers {WORDS} idl.otids",
     "coordinator.database_objects":     "coordinator.databases coordinator.marks "
                                         "coordinator.deciding_nodes idl.places "
                                         "coordinator.database_recovery coordinator.database "
@@ -244,10 +250,11 @@ LAYERS = {
     "coordinator.deciding_nodes":       "coordinator.database_drivers "
                                         f"{CALLS} idl.databases idl.otids",
     "coordinator.database":             "coordinator.database_drivers coordinator.registry "
-                                        "idl.databases",
+                                        "idl.custody idl.databases",
     "coordinator.database_kinds":       "coordinator.database_drivers coordinator.registry "
-                                        "idl.databases",
-    "coordinator.database_drivers":     "coordinator.registry idl.databases",
+                                        "idl.custody idl.databases",
+    "coordinator.database_drivers":     "coordinator.registry idl.custody idl.databases "
+                                        "idl.otids",
     "coordinator.registry":             "idl.databases idl.mapping idl.toml_files "
                                         "mqserver.storage.disk",
     "coordinator.verdicts":             "coordinator.transactions coordinator.decision_log "
@@ -306,6 +313,12 @@ LAYERS = {
     "mqserver.arrivals":                "mqserver.storage.contract mqserver.errors",
     "mqserver.transactions.settling":   "mqserver.transactions.decisions "
                                         f"{WIRE} idl.otids",
+    "mqserver.transactions.custodian":  "mqserver.transactions.custody "
+                                        "mqserver.transactions.requests mqserver.errors "
+                                        f"{WIRE} idl.otids",
+    "mqserver.transactions.custody":    "mqserver.transactions.requests mqserver.errors "
+                                        f"mqserver.storage.contract {WORDS} idl.otids "
+                                        "idl.checksums idl.turns",
     "mqserver.transactions.decisions":  "mqserver.transactions.requests mqserver.errors "
                                         f"mqserver.storage.contract {WORDS} idl.otids "
                                         "idl.checksums idl.turns",
@@ -442,6 +455,8 @@ LAYERS = {
     "idl.toml_files":                   "",
     "idl.marshal":                      f"{WORDS} idl.straight",
     "idl.straight":                     "idl.mapping",
+    "idl.custody":                      "idl.databases idl.mq idl.coordination idl.cos "
+                                        "idl.mapping",
     "idl.databases":                    "idl.otids idl.places idl.mapping",
     "idl.places":                       "idl.mapping",
     "idl.otids":                        "idl.cos idl.mapping",

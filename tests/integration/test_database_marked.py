@@ -98,7 +98,7 @@ def test_a_commit_that_a_power_cut_could_undo_is_made_durable(
     conn.execute("PRAGMA synchronous = OFF")
     tx = mq.begin()
     db = tx.enlist(conn)
-    assert db.execute("PRAGMA synchronous").fetchone() == (2,)
+    assert db.execute("PRAGMA synchronous").fetchone() == (3,)
     mq.queue("q").put(b"x", tx=tx)
     tx.commit()
     assert conn.execute("PRAGMA synchronous").fetchone() == (0,)
@@ -293,7 +293,7 @@ def test_postgresql_with_prepared_transactions_off_takes_part_so(
         act(mq, conn).commit()
     with prepared_off(server), rows.connect() as conn:
         # The coordinator has not noticed yet.
-        tx = act(mq, conn, "y")
+        tx = act(mq, conn, "y", markable=False)
         with pytest.raises(oncemq.RolledBack, match="set max_prepared_transactions in"):
             tx.commit()
         assert rows.found() == payloads(mq) == ["x"]

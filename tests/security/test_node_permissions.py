@@ -75,7 +75,7 @@ def test_every_operation_that_a_node_publishes_has_its_permission() -> None:
 
 
 # Families of one object.
-SINGLE = ("node", "admin", "settler", "decider")
+SINGLE = ("node", "admin", "settler", "decider", "carried")
 
 
 # S13, S14
@@ -93,11 +93,7 @@ def test_what_a_caller_has_no_right_to_is_refused_before_anything_is_read(
         for family, rules in OPERATION_RIGHTS.items():
             for operation, rule in rules.items():
                 seq += 1
-                name = (
-                    family
-                    if family in ("node", "admin", "settler", "decider")
-                    else f"{family}/c.other"
-                )
+                name = family if family in SINGLE else f"{family}/c.other"
                 reply = wire.answer(call(seq, name, operation, "nonsense", 3, None))
                 is_elsewhere = "/" in name and rule not in (Need.OWNER,)
                 is_refused = is_elsewhere or (rule not in open_to_all and rule not in may)

@@ -281,7 +281,7 @@ def run(
 ) -> Deciding:
     """One run. What is not given is drawn with the seed."""
     chosen = World.swarm(seed) if faults is None else World(seed, faults)
-    with chosen as world, servants_succeed(world), _waiting_in(world):
+    with chosen as world, servants_succeed(world), waiting_in(world):
         everything = Deciding(world, doings or drawn(world), ways or Ways(), lost_commits)
         _live(world, everything)
     return everything
@@ -312,7 +312,7 @@ def _settle(world: World, everything: Deciding) -> None:
 
 
 @contextlib.contextmanager
-def _waiting_in(world: World) -> Iterator[None]:
+def waiting_in(world: World) -> Iterator[None]:
     """Whoever waits for a lock that is held over a wait does so in the world's time."""
 
     def wait_for(lock: threading.Lock) -> None:

@@ -127,7 +127,7 @@ class LossyHome:
         for info in self.storage.branches():
             if info.outcome.name == "ACTIVE":
                 self.storage.rollback(info.branch)
-        for name in ("node", "settler", "admin", "decider"):
+        for name in ("node", "settler", "admin", "decider", "carried"):
             self.coordinator.orb._objects._objects.pop(name, None)
         self.coordinator.orb._objects._families.clear()
         self.server = self._serve()

@@ -47,6 +47,12 @@ class FakeDriver:
     def why_not(self) -> str:
         return ""
 
+    def can_carry(self, table: str) -> bool:
+        return False
+
+    def commit_carrying(self, table: str, row: tuple[str, str, bytes]) -> None:
+        raise AssertionError("can_carry says that it cannot")
+
     def write_row(self, table: str, row: tuple[str, str, str]) -> None:
         self._note(f"{table} {row[1]}:{row[2]}")
 

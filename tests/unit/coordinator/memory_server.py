@@ -14,6 +14,8 @@ from coordinator.database_drivers import (
     Unreachable,
 )
 from coordinator.registry import Registered
+from idl import custody
+from idl.custody import CARRIED_TABLE
 from idl.databases import BRANCH, BranchId, Kind, branch_name, insertion
 from idl.otids import GTRID_BYTES
 
@@ -30,6 +32,8 @@ class Server:
         # Prepared by a connection that is still open, as MariaDB has it.
         self.held: set[BranchId] = set()
         self.is_away = False
+        # Whether the coordinator's role may use the table for carried puts.
+        self.may_carry = True
         self.opened = self.closed = 0
         self.asked = 0
         self.connection = sqlite3.connect(":memory:", isolation_level=None)
@@ -43,13 +47,26 @@ class Server:
             raise Unreachable("away")
         self.opened += 1
         place = ("INSERT OR IGNORE", "")
-        dialect = Dialect(Kind.SQLITE, "?", place, "1 = {}", sqlite3.Error, self._trouble, self)
+        dialect = Dialect(
+            Kind.SQLITE,
+            "?",
+            place,
+            "1 = {}",
+            sqlite3.Error,
+            self._trouble,
+            self,
+            carrier=f"SELECT {self.may_carry:d} FROM sqlite_master WHERE name = '{CARRIED_TABLE}'",
+        )
         return Link(Shared(self), dialect, TABLE)
 
     def wrote(self, branch: BranchId) -> None:
         """The row that a committed branch leaves."""
         row = (branch.otid, branch.branch, BRANCH)
         self.connection.execute(insertion(TABLE, "?"), row)
+
+    def carries(self, gtrid: bytes, node: str, content: object = b"puts") -> None:
+        """The row of a committed transaction, for this node. Raises where there is a fence."""
+        self.connection.execute(custody.insertion(TABLE, "?"), (gtrid.hex(), node, content))
 
     def is_on(self, link: Link) -> bool:
         return True

@@ -56,11 +56,13 @@ def test_what_cannot_be_registered_is_explained(
     assert told in refused.err
 
 
-def test_the_statement_for_who_owns_the_database_is_printed(node: CommandNode) -> None:
+def test_the_statements_for_who_owns_the_database_is_printed(node: CommandNode) -> None:
     node.run("database", "add", "stock", NOWHERE)
     printed = node.run("database", "prepare", "stock", "--sql")
     assert printed.text.startswith('CREATE TABLE IF NOT EXISTS "main".oncemq_outcome (otid TEXT')
     assert printed.text.endswith(";\n")
+    [_, carried] = printed.text.splitlines()
+    assert carried.startswith('CREATE TABLE IF NOT EXISTS "main".oncemq_carried (otid TEXT')
 
 
 def test_a_removed_database_is_gone_and_an_unknown_one_has_a_code(node: CommandNode) -> None:
