@@ -3,13 +3,14 @@
 usage: check.py [NAME ...]
 
 A name is that of a `.cfg` file (`quick`), of a planted bug (`prepared_forgotten`), or one of the
-groups `bugs`, `alive` and `large`. Without names: quick, operator, decided_quick, alive, bugs.
-Every check is one run of TLC and one line of the table on standard output. Where TLC came to
-another end than it should, what it said goes to standard error.
+groups `bugs`, `alive` and `large`. Without names: quick, operator, decided_quick, carried_quick,
+carried_safety, alive, bugs. Every check is one run of TLC and one line of the table on standard
+output. Where TLC came to another end than it should, what it said goes to standard error.
 
 Ends with 0 if everything came out as it should, with 1 if not, with 2 for a name that is none, and
-with 3 where Java or TLC is missing. Knows nothing of the protocol: see `TwoPhaseCommit.tla` and
-`DecidedAtANode.tla`, of which every `.cfg` with "decided" in its name is one.
+with 3 where Java or TLC is missing. Knows nothing of the protocol: see `TwoPhaseCommit.tla`,
+`DecidedAtANode.tla`, of which every `.cfg` with "decided" in its name is one, and
+`CarriedByADatabase.tla` with "carried".
 """
 
 import importlib.util
@@ -25,8 +26,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 _FOLDER = Path(__file__).resolve().parent
-_BY_THE_COORDINATOR, _AT_A_NODE = "TwoPhaseCommit", "DecidedAtANode"
-_MODELS = (_BY_THE_COORDINATOR, _AT_A_NODE)
+_BY_THE_COORDINATOR, _AT_A_NODE, _CARRIED = "TwoPhaseCommit", "DecidedAtANode", "CarriedByADatabase"
+_MODELS = (_BY_THE_COORDINATOR, _AT_A_NODE, _CARRIED)
 
 _ALL_HOLDS = "everything holds"
 _SOMETHING_BREAKS = "a promise is broken"
@@ -59,6 +60,8 @@ class Check:
 
     @property
     def model(self) -> str:
+        if "carried" in self.configuration:
+            return _CARRIED
         return _AT_A_NODE if "decided" in self.configuration else _BY_THE_COORDINATOR
 
     @property
@@ -160,11 +163,19 @@ def _result(exit_code: int, output: str, seconds: float) -> Result:
 
 # --- What there is to check -----------------------------------------------------------------------
 
-_DEFAULT = ("quick", "operator", "decided_quick", "alive", "bugs")
+_DEFAULT = (
+    "quick",
+    "operator",
+    "decided_quick",
+    "carried_quick",
+    "carried_safety",
+    "alive",
+    "bugs",
+)
 _GROUPS = ("bugs", "alive", "large")
 
 # What planted bugs are looked for in, unless they show themselves only in some circumstances.
-_SAFETY = {_BY_THE_COORDINATOR: "safety", _AT_A_NODE: "decided_safety"}
+_SEARCHED = {_BY_THE_COORDINATOR: "safety", _AT_A_NODE: "decided_safety", _CARRIED: "carried_quick"}
 _WITHOUT_CRASHES = {"MaxCrashes": "0"}
 _CIRCUMSTANCES = {
     "report_forgotten_at_end": ("safety", {"Operator": "TRUE", **_WITHOUT_CRASHES}),
@@ -172,6 +183,8 @@ _CIRCUMSTANCES = {
     "lease_never_expires": ("quick", _WITHOUT_CRASHES),
     "voters_do_not_ask": ("decided_quick", _WITHOUT_CRASHES),
     "patience_never_ends": ("decided_quick", _WITHOUT_CRASHES),
+    "nobody_pulls": ("carried_quick", _WITHOUT_CRASHES),
+    "nobody_drops": ("carried_quick", _WITHOUT_CRASHES),
 }
 
 
@@ -193,13 +206,13 @@ def _checks_named(name: str) -> Iterator[Check]:
 
 
 def _planted(bug: str, model: str) -> Check:
-    configuration, constants = _CIRCUMSTANCES.get(bug, (_SAFETY[model], {}))
+    configuration, constants = _CIRCUMSTANCES.get(bug, (_SEARCHED[model], {}))
     return Check(bug, configuration, _SOMETHING_BREAKS, {"Bug": f'"{bug}"', **constants})
 
 
 def _alive(statement: str, model: str) -> Check:
     constants = {"Operator": "TRUE"} if statement == "NothingIsReported" else {}
-    return Check(statement, _SAFETY[model], _SOMETHING_BREAKS, constants, invariant=statement)
+    return Check(statement, _SEARCHED[model], _SOMETHING_BREAKS, constants, invariant=statement)
 
 
 def _bugs_of(model: str) -> list[str]:
@@ -209,7 +222,8 @@ def _bugs_of(model: str) -> list[str]:
 
 
 def _to_break(model: str) -> list[str]:
-    return re.findall(r"^(Nothing\w+) ==", _text_of(model), re.MULTILINE)
+    _, _, opposites = _text_of(model).partition("(* The opposite of promises: ")
+    return re.findall(r"^(\w+) ==", opposites, re.MULTILINE)
 
 
 def _text_of(model: str) -> str:

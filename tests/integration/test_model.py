@@ -48,7 +48,7 @@ def replace(file: Path, old: str, new: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.thorough
-@pytest.mark.parametrize("model", ["quick", "decided_quick"])
+@pytest.mark.parametrize("model", ["quick", "decided_quick", "carried_quick"])
 def test_protocol_keeps_its_promises_and_settles(check: Run, model: str) -> None:
     result = check(model)
     assert result.returncode == 0, result.stderr
@@ -63,6 +63,10 @@ def test_protocol_keeps_its_promises_and_settles(check: Run, model: str) -> None
         ("second_voting_round", "ClientHearsOneOutcome"),
         ("rolled_back_told_without_fence", "WhoIsInDoubtIsToldTheTruth"),
         ("committed_branch_fenced", "ToldRolledBackIsTrue"),
+        ("rows_dropped_before_the_force", "NothingIsLost"),
+        ("row_shown_before_it_is_durable", "NothingWithoutARow"),
+        ("late_hold_revives_branch", "RowMeansPutOnce"),
+        ("one_branch_asked_for", "ToldRolledBackIsTrue"),
     ],
 )
 def test_planted_bug_is_found(check: Run, bug: str, broken: str) -> None:
@@ -101,8 +105,9 @@ def test_unknown_name_is_refused_with_the_names_there_are(check: Run) -> None:
 
 def test_every_planted_bug_is_in_the_table_of_the_readme() -> None:
     planted = []
-    for model in ("TwoPhaseCommit.tla", "DecidedAtANode.tla"):
+    for model in ("TwoPhaseCommit.tla", "DecidedAtANode.tla", "CarriedByADatabase.tla"):
         (names,) = re.findall(r"(?s)\nBugs == \{(.*?)\}", (_MODEL / model).read_text())
         planted += re.findall(r'"(\w+)"', names)
     _, _, section = (_MODEL / "README.md").read_text().partition("## Planted bugs")
     assert re.findall(r"(?m)^\| `(\w+)` \|", section) == planted
+    assert len(set(planted)) == len(planted)
