@@ -1,8 +1,7 @@
 """Two-phase commit with nothing in it: the same messages and forced writes, and the least Python.
 
     client         to both participants at once, waits for both; to the coordinator, waits
-    coordinator    one forced write, unless a mark has decided; to all participants at once, waits
-                   for all; answers
+    coordinator    one forced write; to all participants at once, waits for all; answers
     participant    for `prepare` a forced write where it is asked for one; answers
 
 A message is a length and some bytes on a plain socket. Nobody checks, names, logs or remembers
@@ -35,8 +34,8 @@ _LENGTH = struct.Struct("!I")
 _BLOCK = bytes(512)
 _BLOCKS = 8192
 # About as long as what our own messages carry.
-PREPARE, COMMIT, DECIDE, MARKED = b"p" * 250, b"c" * 150, b"d" * 400, b"m" * 400
-_GET = b"g" * 250
+PREPARE, COMMIT, DECIDE = b"p" * 250, b"c" * 150, b"d" * 400
+_ASK = b"g" * 250
 
 Answer = Callable[[bytes], None]
 
@@ -117,8 +116,7 @@ def _be_coordinator(path: str, *participants: str) -> None:
         socks = [_reach(where) for where in participants]
 
         def answer(body: bytes) -> None:
-            if body != MARKED:
-                file.force()
+            file.force()
             _ask_all(socks, COMMIT)
 
         return answer
@@ -159,38 +157,25 @@ class BareTwoPhase:
 
 
 class BareNode:
-    """A node and a coordinator with nothing in them, for one who has a database beside them."""
+    """A node with nothing in it, for one who has a database beside it."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        node = ServerProcess("benchmarks.bare", "participant", str(folder / "node"))
-        log = str(folder / "coordinator")
-        coordinator = ServerProcess("benchmarks.bare", "coordinator", log, node.announced)
-        self._processes = [node, coordinator]
-        self._node, self._coordinator = [_reach(each.announced) for each in self._processes]
+        self._process = ServerProcess("benchmarks.bare", "participant", str(folder / "node"))
+        self._node = _reach(self._process.announced)
 
     def stop(self) -> None:
-        """They are gone."""
+        """It is gone."""
         self._node.close()
-        self._coordinator.close()
-        for process in self._processes:
-            process.stop()
+        self._process.stop()
 
-    def get(self) -> None:
+    def ask(self) -> None:
         """The node has answered, and forced nothing."""
-        _ask_all([self._node], _GET)
+        _ask_all([self._node], _ASK)
 
-    def ask_to_prepare(self) -> None:
-        """The node is at it."""
-        _send(self._node, PREPARE)
-
-    def has_prepared(self) -> None:
+    def prepare(self) -> None:
         """The node has forced what it promises."""
-        _receive(self._node)
-
-    def tell(self) -> None:
-        """The coordinator has told the node that a mark has decided."""
-        _ask_all([self._coordinator], MARKED)
+        _ask_all([self._node], PREPARE)
 
 
 if __name__ == "__main__":

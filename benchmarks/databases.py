@@ -1,13 +1,15 @@
 """What one row in PostgreSQL and one message cost as one act, against what people do without us.
 
-    OnceMQ, two-phase       the row by two-phase commit, the message at a node
-    OnceMQ, marked          the same, but the database's own commit decides
+    OnceMQ                  as it comes: the database decides, its row carries the message that is
+                            put; where one was got, the node prepares before
+    OnceMQ, prepared        the row is prepared in the database, and the node decides: so it is with
+                            several databases or nodes
     two PostgreSQL, tpc_*   row and message in two databases, prepared and committed by hand, and
                             with nobody who would finish it after a crash
     one PostgreSQL          row and a table as queue (SKIP LOCKED), in one local commit
-    bare, two-phase         what our two-phase way cannot do without: the same statements, the same
+    bare                    what our first way cannot do without: the same statements, the same
                             forced writes and round trips over plain sockets, and nothing else
-    bare, marked            the same for our marked way
+    bare, prepared          the same for our second way
 
 PostgreSQL, node and coordinator are processes of their own on the loopback interface, with their
 files in one file system and everything synced. PostgreSQL is a private one, started by the same
@@ -37,12 +39,12 @@ PAYLOAD = b"x" * 100
 CALLS = 50
 SEED = 2000
 
-TWO_PHASE = "OnceMQ, two-phase"
-MARKED = "OnceMQ, marked"
+OURS = "OnceMQ"
+PREPARED = "OnceMQ, prepared"
 BY_HAND = "two PostgreSQL, tpc_*"
 ONE_COMMIT = "one PostgreSQL, SKIP LOCKED"
-BARE_TWO_PHASE = "bare, two-phase"
-BARE_MARKED = "bare, marked"
+BARE = "bare"
+BARE_PREPARED = "bare, prepared"
 
 BY_HAND_RATIO_MAX = 1.0
 TWO_PHASE_RATIO_MAX = 2.0
@@ -56,6 +58,8 @@ _OUTCOMES = (
     "CREATE TABLE outcomes (otid varchar(64), branch varchar(64), outcome varchar(16),"
     " at timestamptz DEFAULT now(), PRIMARY KEY (otid, branch))"
 )
+_CARRIED = "CREATE TABLE carried (otid varchar(64) PRIMARY KEY, node varchar(64), content bytea)"
+_CARRY = f"INSERT INTO carried VALUES ('{{}}', '{'0' * 32}', '\\x{'00' * 350}')"
 _OUTCOME = "INSERT INTO outcomes VALUES ('{}', 'd1', 'branch')"
 _PUT = "INSERT INTO queue (payload) VALUES (%s)"
 _GET = (
@@ -82,18 +86,18 @@ def _compared(title: str, folder: Path, is_put: bool) -> Comparison:
     return Comparison(
         title=title,
         subjects=(
-            _Ours(TWO_PHASE, server, folder / "two-phase", is_put, None),
-            _Ours(MARKED, server, folder / "marked", is_put, True),
+            _Ours(OURS, server, folder / "ours", is_put, None),
+            _Ours(PREPARED, server, folder / "prepared", is_put, False),
             _ByHand(server, is_put),
             _OneCommit(server, is_put),
-            _Bare(BARE_TWO_PHASE, server, folder / "bare-two-phase", is_put, False),
-            _Bare(BARE_MARKED, server, folder / "bare-marked", is_put, True),
+            _Bare(BARE, server, folder / "bare", is_put, False),
+            _Bare(BARE_PREPARED, server, folder / "bare-prepared", is_put, True),
         ),
         baseline=ONE_COMMIT,
         bars=(
-            Bar(TWO_PHASE, BY_HAND, BY_HAND_RATIO_MAX),
-            Bar(TWO_PHASE, ONE_COMMIT, TWO_PHASE_RATIO_MAX),
-            Bar(MARKED, ONE_COMMIT, MARKED_RATIO_MAX),
+            Bar(OURS, BY_HAND, BY_HAND_RATIO_MAX),
+            Bar(OURS, ONE_COMMIT, TWO_PHASE_RATIO_MAX),
+            Bar(OURS, ONE_COMMIT, MARKED_RATIO_MAX),
         ),
         calls=CALLS,
     )
@@ -265,11 +269,11 @@ class _Bare:
     server: PostgresServer
     folder: Path
     is_put: bool
-    is_marked: bool
+    is_prepared: bool
 
     def start(self) -> None:
         self.server.start()
-        self._connection = psycopg.connect(self.server.database(_ROWS, _OUTCOMES))
+        self._connection = psycopg.connect(self.server.database(_ROWS, _OUTCOMES, _CARRIED))
         self._node = BareNode(self.folder)
         self._numbers = itertools.count()
 
@@ -283,22 +287,21 @@ class _Bare:
         node = self._node
         self._ask("BEGIN")
         if not self.is_put:
-            node.get()
+            node.ask()
         # What the application does itself costs it the same everywhere.
         self._connection.execute(_PUT_ROW, (PAYLOAD,))
-        row = _OUTCOME.format(name)
-        if self.is_marked:
-            node.ask_to_prepare()
-            self._ask(row)
-            node.has_prepared()
-            self._ask("COMMIT")
-            node.tell()
-        else:
-            self._ask(f"{row}; PREPARE TRANSACTION '{name}'")
+        if self.is_prepared:
+            self._ask(f"{_OUTCOME.format(name)}; PREPARE TRANSACTION '{name}'")
             # The node decides.
-            node.ask_to_prepare()
-            node.has_prepared()
+            node.prepare()
             self._ask(f"COMMIT PREPARED '{name}'")
+            return
+        if self.is_put:
+            node.ask()
+        else:
+            node.prepare()
+        self._ask(f"{_CARRY.format(name)}; COMMIT")
+        node.ask()
 
     def _ask(self, statement: str) -> None:
         # Beneath psycopg, which would do more.
