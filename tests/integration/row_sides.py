@@ -18,6 +18,7 @@ import psycopg
 import pymysql
 
 import oncemq
+from idl.custody import CARRIED_TABLE
 from tests import mariadb, postgres
 from tests.integration.row_workers import CLIENT, SERVER, SQLITE
 from tests.processes import has_ended
@@ -28,6 +29,8 @@ SECONDS_SQLITE = 6.0
 GRACE_S = 0.5
 START_S = 60.0
 APPLICATION, NODE, COORDINATOR, DATABASE = "application", "node", "coordinator", "database"
+# Rows whose messages the node has not put, or that nobody has removed.
+CARRIED = f"SELECT otid FROM {CARRIED_TABLE} WHERE node <> ''"
 TABLES = (
     (CLIENT, "CREATE TABLE sent (number BIGINT PRIMARY KEY, attempt TEXT)"),
     # Without any key: a row that is there twice is seen, and not prevented.
@@ -73,6 +76,9 @@ class PostgresSides:
         names = tuple(self._names.values())
         query = "SELECT gid FROM pg_prepared_xacts WHERE database IN (%s, %s)"
         return [str(row[0]) for row in self._server.execute(query, *names)]
+
+    def carried(self) -> list[str]:
+        return [str(row[0]) for side in self.dsns for row in self.ask(side, CARRIED)]
 
     def kill(self, chance: random.Random) -> None:
         """All its processes at once, or one of them, or it is told to end at once."""
@@ -139,6 +145,9 @@ class SqliteSides:
     def prepared(self) -> list[str]:
         return []
 
+    def carried(self) -> list[str]:
+        return [str(row[0]) for side in self.dsns for row in self.ask(side, CARRIED)]
+
     def kill(self, chance: random.Random) -> None:
         raise AssertionError("a file is not killed")
 
@@ -184,6 +193,9 @@ class MariadbSides:
 
     def prepared(self) -> list[str]:
         return [str(row) for row in self._server.execute("XA RECOVER FORMAT = 'SQL'")]
+
+    def carried(self) -> list[str]:
+        return []
 
     def kill(self, chance: random.Random) -> None:
         """All of it at once, or it is told to end, or one of its connections is."""

@@ -297,6 +297,7 @@ def _heal(world: World) -> list[str]:
         "branches at the node": branches,
         "locked": [queue for queue, count in locked.items() if count],
         "prepared in the database": world.sides.prepared(),
+        "carried by the database": world.sides.carried(),
     }
     return [f"{what}: {which}" for what, which in left.items() if any(which)]
 
@@ -308,7 +309,8 @@ def _unsettled(world: World) -> list[int]:
     _, branches, locked = world.cluster.unsettled()
     # Consumers go on asking for more, so there are always some at work.
     in_doubt = [branch for branch in branches if branch.endswith(" PREPARED")]
-    return [queued, len(world.sides.prepared()), len(in_doubt), sum(locked.values())]
+    sides = len(world.sides.prepared()), len(world.sides.carried())
+    return [queued, *sides, len(in_doubt), sum(locked.values())]
 
 
 def _check_ends(world: World, workers: Sequence[Worker]) -> None:
