@@ -12,8 +12,9 @@
     bare, prepared          the same for our second way
 
 PostgreSQL, node and coordinator are processes of their own on the loopback interface, with their
-files in one file system and everything synced. PostgreSQL is a private one, started by the same
-script as that of the tests. Messages have 100 bytes.
+files in one file system and everything synced. What a slower disk makes of it is shown with commits
+of PostgreSQL that wait a millisecond; the node's own forced writes stay as they are. PostgreSQL is
+a private one, started by the same script as that of the tests. Messages have 100 bytes.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ HOST = "127.0.0.1"
 PAYLOAD = b"x" * 100
 CALLS = 50
 SEED = 2000
+SLOW_US = 1000
 
 OURS = "OnceMQ"
 PREPARED = "OnceMQ, prepared"
@@ -72,17 +74,20 @@ _FILL = "INSERT INTO queue (payload) SELECT %s FROM generate_series(1, %s)"
 def comparisons(setting: Setting) -> list[Comparison]:
     """What this benchmark compares."""
     absent = why_no_postgres()
-    titles = {True: "a row and a put", False: "a get and a row"}
+    works = (
+        ("a row and a put", True, 0),
+        ("a get and a row", False, 0),
+        ("a row and a put, commits of PostgreSQL a millisecond slower", True, SLOW_US),
+    )
     if absent:
-        return [Comparison(title, (), "", skipped=absent) for title in titles.values()]
+        return [Comparison(title, (), "", skipped=absent) for title, _, _ in works]
     return [
-        _compared(title, setting.scratch / str(number), is_put)
-        for number, (is_put, title) in enumerate(titles.items())
+        _compared(title, setting.scratch / str(number), is_put, PostgresServer(delay_us))
+        for number, (title, is_put, delay_us) in enumerate(works)
     ]
 
 
-def _compared(title: str, folder: Path, is_put: bool) -> Comparison:
-    server = PostgresServer()
+def _compared(title: str, folder: Path, is_put: bool, server: PostgresServer) -> Comparison:
     return Comparison(
         title=title,
         subjects=(
@@ -116,8 +121,12 @@ def why_no_postgres() -> str:
 
 @dataclass
 class PostgresServer:
-    """One PostgreSQL for the subjects of a comparison, as long as one of them needs it."""
+    """One PostgreSQL for the subjects of a comparison, as long as one of them needs it.
 
+    So many microseconds pass before each of its commits is synced, as with a slower disk.
+    """
+
+    delay_us: int = 0
     users: int = 0
     names: Any = field(default_factory=itertools.count)
 
@@ -139,6 +148,14 @@ class PostgresServer:
         if not self._dsn:
             self.users = 0
             raise RuntimeError(f"{_SCRIPT} could not start PostgreSQL")
+        if self.delay_us:
+            self._slow_down()
+
+    def _slow_down(self) -> None:
+        with psycopg.connect(self._dsn, autocommit=True) as connection:
+            for setting in (f"commit_delay = {self.delay_us}", "commit_siblings = 0"):
+                connection.execute(f"ALTER SYSTEM SET {setting}".encode())
+            connection.execute("SELECT pg_reload_conf()")
 
     def stop(self) -> None:
         """It is gone with its last user."""

@@ -65,6 +65,8 @@ DOUBTS = Setting(
     Doings(troubles=SMOOTH._replace(before=0.1, after=0.4, late=0.3)),
     RESOLUTE._replace(wait_for_it=0.8),
 )
+# Somebody writes rows that no node has signed.
+FORGED = Setting(doings=Doings(troubles=Troubles(forged=0.6)))
 SETTINGS = {
     "swarm": SWARM,
     "crashes": CRASHES,
@@ -72,6 +74,7 @@ SETTINGS = {
     "forgetful": FORGETFUL,
     "unsure": UNSURE,
     "doubts": DOUBTS,
+    "forged": FORGED,
 }
 
 CASES: list[tuple[Mutant, Setting]] = [
@@ -85,7 +88,7 @@ CASES: list[tuple[Mutant, Setting]] = [
     (mutants.one_branch_for_all_attempts, UNSURE),
     (mutants.taken_over_in_a_branch_of_owners, CRASHES),
     (mutants.taking_over_not_noted, FORGETFUL),
-    (mutants.ticket_not_checked, SWARM),
+    (mutants.ticket_not_checked, FORGED),
     (mutants.not_cleared_up, UNSURE),
     (mutants.unknown_is_rolled_back, FORGETFUL),
     (mutants.only_the_branch_is_asked_for, UNSURE),
