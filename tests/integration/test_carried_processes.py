@@ -171,10 +171,10 @@ def _restart(*lives: servers.Server) -> None:
 
 # Where the application stands, and whether the row is committed then.
 PLACES = [
-    ("hold", "before", False),
+    pytest.param("hold", "before", False, marks=pytest.mark.thorough),
     ("hold", "after", False),
     ("commit_carrying", "after", True),
-    ("deliver", "after", True),
+    pytest.param("deliver", "after", True, marks=pytest.mark.thorough),
 ]
 
 
@@ -190,7 +190,15 @@ def test_what_a_killed_application_has_committed_is_put_without_it(
     _check(running, rows, is_done)
 
 
-@pytest.mark.parametrize(("step", "moment"), [place[:2] for place in PLACES])
+@pytest.mark.parametrize(
+    ("step", "moment"),
+    [
+        pytest.param("hold", "before", marks=pytest.mark.thorough),
+        ("hold", "after"),
+        ("commit_carrying", "after"),
+        ("deliver", "after"),
+    ],
+)
 def test_a_node_that_is_killed_puts_what_was_committed_when_it_is_back(
     running: servers.Cluster, rows: Rows, step: str, moment: str
 ) -> None:

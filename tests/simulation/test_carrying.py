@@ -22,7 +22,7 @@ from tests.simulation.conftest import ForEachSeed, Found, Simulated
 from tests.simulation.world import Faults
 
 PARTS = 3
-SEEDS_PER_PART = 120
+SEEDS_PER_PART = 60
 SEEDS_MAX = 100
 SEEDS_OF_THE_CORRECT_ONE = 15
 KINDS = ("crash", "lost", "duplicated", "overtaking", "partition", "broken", "cut")
