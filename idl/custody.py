@@ -54,7 +54,7 @@ CUSTODY = "custody"
 CARRIED_TABLE = "oncemq_carried"
 # In place of a node where the row is a fence.
 NOBODY = ""
-# What one row may hold; more goes the way of all other transactions.
+# What one row may hold; where there is more, the node prepares it, and the row says so.
 CONTENT_BYTES_MAX = 64 * 1024
 ROWS_AT_ONCE = 100
 
