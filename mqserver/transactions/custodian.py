@@ -20,6 +20,7 @@ from idl.cos import HeuristicRollback, otid_t
 from idl.custody import CUSTODY, Mq_Custody, mqCarried
 from idl.mapping import InvalidValue, UserException
 from idl.otids import GTRID_BYTES, IDENTITY_BYTES, NULL_OTID, otid_of, split_otid
+from idl.turns import step_aside
 from mqserver.errors import MqError, StorageError
 from mqserver.transactions.custody import Custody, NotOurs
 from mqserver.transactions.requests import named
@@ -37,7 +38,8 @@ class CarryingTimes:
     A row is removed so long `after_s` it was put here, and again later. Every `look_s` rows are
     looked for that are `age_s` old. At a start this is waited for, but not for longer than
     `start_s`; whoever waits for a look gives up after `patience_s`. A look into a database stops
-    after `longest_s`, and the next one goes on there.
+    after `longest_s`, and the next one goes on there. Whether an unknown database carries is asked
+    within `ask_s`, and not again so soon.
     """
 
     after_s: float = 1.0
@@ -48,6 +50,7 @@ class CarryingTimes:
     start_s: float = 1.5
     patience_s: float = 4.0
     longest_s: float = 10.0
+    ask_s: float = 0.5
 
 
 REMOVED_AT_ONCE = 500
@@ -80,6 +83,9 @@ class Custodian:
         # The coordinator that was reached, and its databases that carry, as last heard.
         self._identity = b""
         self._databases: tuple[str, ...] = ()
+        # One asks for all who wait, and not again before this time.
+        self._asking = threading.Lock()
+        self._ask_at = clock()
         self._take_over: TakeOver = _nobody
         # Rows that are not ours, and were complained about.
         self._refused: dict[bytes, None] = {}
@@ -123,19 +129,25 @@ class Custodian:
         """Why the transaction cannot be carried by this database; empty where it can."""
         if self._relay is None:
             return "the node has no coordinator"
-        if not self._identity or database not in self._databases:
-            self._look_soon()
-            return "the node does not know yet of a database that carries"
+        if database not in self._databases:
+            # It may have been registered a moment ago, or the node been started.
+            step_aside()
+            self._ask_about(database)
+            if database not in self._databases:
+                return "the node does not know yet of a database that carries"
         if gtrid[:IDENTITY_BYTES] != self._identity:
             return "the transaction is another coordinator's"
         if self._custody.is_full:
             return "too many rows of databases wait to be removed"
         return ""
 
-    def _look_soon(self) -> None:
-        with self._monitor:
-            self._next_look_at = min(self._next_look_at, self._clock() + PAUSE_S)
-            self._monitor.notify_all()
+    def _ask_about(self, database: str) -> None:
+        with self._asking:
+            if database in self._databases or self._clock() < self._ask_at:
+                return
+            with limited(self._times.ask_s):
+                self._tried(self._get_acquainted)
+            self._ask_at = self._clock() + self._times.ask_s
 
     def look_at(self, database: str) -> None:
         """All that the database has committed by now is put. Raises TRANSIENT if nobody knows."""

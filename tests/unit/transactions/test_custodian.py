@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections.abc import Iterator
 from time import monotonic as clock
 
@@ -21,7 +22,13 @@ from mqserver.transactions.custodian import CarryingTimes, Custodian
 from mqserver.transactions.custody import Custody, NotOurs
 
 TIMES = CarryingTimes(
-    after_s=0.05, again_s=0.05, look_s=0.1, age_s=0.0, start_s=0.2, patience_s=2.0
+    after_s=0.05,
+    again_s=0.05,
+    look_s=0.1,
+    age_s=0.0,
+    start_s=0.2,
+    patience_s=2.0,
+    ask_s=0.2,
 )
 IDENTITY = b"identity"
 DATABASE = "orders"
@@ -42,9 +49,11 @@ class Relay:
         self.may_forget = True
         self.secrets: set[str] = set()
         self.ages: list[int] = []
+        self.asked = 0
         self.changed = threading.Condition()
 
     def getCarriers(self) -> tuple[bytes, tuple[str, ...]]:
+        self.asked += 1
         self._fail()
         return IDENTITY, self.databases
 
@@ -221,7 +230,9 @@ def test_a_row_that_cannot_be_put_keeps_no_other_from_it(world: World) -> None:
 
 
 def test_it_says_why_a_transaction_cannot_be_carried(world: World) -> None:
+    world.relay.trouble = system.COMM_FAILURE("away")
     assert "does not know yet" in world.custodian.why_not(gtrid(1), DATABASE)
+    world.relay.trouble = None
     world.custodian.start(world.take_over)
     world.custodian.look_at(DATABASE)
     assert world.custodian.why_not(gtrid(1), DATABASE) == ""
@@ -234,6 +245,21 @@ def test_it_says_why_a_transaction_cannot_be_carried(world: World) -> None:
     with pytest.raises(system.TRANSIENT):
         alone.look_at(DATABASE)
     assert clock() - begun < TIMES.patience_s / 2
+
+
+def test_a_database_of_which_nobody_has_told_is_asked_about_at_once(world: World) -> None:
+    assert world.custodian.why_not(gtrid(1), DATABASE) == ""
+
+
+def test_whoever_names_what_does_not_carry_has_it_asked_about_now_and_then(world: World) -> None:
+    assert "does not know yet" in world.custodian.why_not(gtrid(1), "another")
+    asked = world.relay.asked
+    for _ in range(20):
+        assert "does not know yet" in world.custodian.why_not(gtrid(1), "another")
+    assert world.relay.asked == asked == 1
+    time.sleep(TIMES.ask_s)
+    world.relay.databases = (DATABASE, "another")
+    assert world.custodian.why_not(gtrid(1), "another") == ""
 
 
 def test_the_secret_is_shown_and_the_digest_stands_in_rows() -> None:
