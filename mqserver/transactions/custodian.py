@@ -83,8 +83,8 @@ class Custodian:
         # The coordinator that was reached, and its databases that carry, as last heard.
         self._identity = b""
         self._databases: tuple[str, ...] = ()
-        # One asks for all who wait, and not again before this time.
-        self._asking = threading.Lock()
+        # One asks for all who want to know, and not again before this time.
+        self._is_asking = False
         self._ask_at = clock()
         self._take_over: TakeOver = _nobody
         # Rows that are not ours, and were complained about.
@@ -142,12 +142,23 @@ class Custodian:
         return ""
 
     def _ask_about(self, database: str) -> None:
-        with self._asking:
+        deadline = self._clock() + self._times.ask_s
+        with self._monitor:
+            while self._is_asking:
+                left_s = deadline - self._clock()
+                if left_s <= 0:
+                    return
+                self._monitor.wait(left_s)
             if database in self._databases or self._clock() < self._ask_at:
                 return
+            self._is_asking = True
+        try:
             with limited(self._times.ask_s):
                 self._tried(self._get_acquainted)
-            self._ask_at = self._clock() + self._times.ask_s
+        finally:
+            with self._monitor:
+                self._is_asking, self._ask_at = False, self._clock() + self._times.ask_s
+                self._monitor.notify_all()
 
     def look_at(self, database: str) -> None:
         """All that the database has committed by now is put. Raises TRANSIENT if nobody knows."""

@@ -59,11 +59,21 @@ UNSURE = Setting(
     Doings(lost=0.2, full=0.2, troubles=SMOOTH),
     RESOLUTE,
 )
+# The same, and those who ask again have to be told something.
+UNHEARD = Setting(
+    Faults(loss=0.1), Doings(lost=0.4, troubles=SMOOTH), RESOLUTE._replace(keep_silent=0.0)
+)
 # Connections are lost in commits, which happen or not, or later.
 DOUBTS = Setting(
     Faults(loss=0.02),
     Doings(troubles=SMOOTH._replace(before=0.1, after=0.4, late=0.3)),
     RESOLUTE._replace(wait_for_it=0.8),
+)
+# The same behind commits that have happened, and nodes die, so that others put what is carried.
+DIFFERENT = Setting(
+    Faults(crash=0.02, loss=0.02, outage_s=2.0),
+    Doings(troubles=SMOOTH._replace(after=0.6)),
+    RESOLUTE._replace(linger=0.8),
 )
 # Somebody writes rows that no node has signed.
 FORGED = Setting(doings=Doings(troubles=Troubles(forged=0.6)))
@@ -73,7 +83,9 @@ SETTINGS = {
     "slow": SLOW,
     "forgetful": FORGETFUL,
     "unsure": UNSURE,
+    "unheard": UNHEARD,
     "doubts": DOUBTS,
+    "different": DIFFERENT,
     "forged": FORGED,
 }
 
@@ -89,9 +101,9 @@ CASES: list[tuple[Mutant, Setting]] = [
     (mutants.taken_over_in_a_branch_of_owners, CRASHES),
     (mutants.taking_over_not_noted, FORGETFUL),
     (mutants.ticket_not_checked, FORGED),
-    (mutants.not_cleared_up, UNSURE),
+    (mutants.not_cleared_up, UNHEARD),
     (mutants.unknown_is_rolled_back, FORGETFUL),
-    (mutants.only_the_branch_is_asked_for, UNSURE),
+    (mutants.only_the_branch_is_asked_for, DIFFERENT),
     (mutants.node_not_asked_behind_a_fence, DOUBTS),
     (mutants.fenced_after_looking, DOUBTS),
     (mutants.no_fence, DOUBTS),
