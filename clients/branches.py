@@ -27,7 +27,7 @@ from idl.decider import Mq_Settlement, mqVoter
 from idl.mapping import UserException
 from idl.mq import BranchEnded, mqBranch, mqCompletion, mqSelection, mqWork
 from idl.otids import otid_of
-from idl.proxies import ready, started, started_with
+from idl.proxies import leave, ready, started, started_with
 
 # So much is kept back in the client; what is more goes to the node before the end.
 HELD_BYTES_MAX = 8 * 1024 * 1024
@@ -301,10 +301,21 @@ class Branch:
         """The node has refused to hold anything, and is not asked again for so long."""
         self.node.carries_from = self.node.clock() + seconds
 
-    def deliver(self, database: str) -> None:
-        """The node knows that the database has committed the row. Raises what the wire raises."""
+    def deliver(self, database: str, unheard: Callable[[Exception], None] | None = None) -> None:
+        """The node knows that the database has committed the row. Raises what the wire raises.
+
+        With `unheard` it may be on its way only, and that is told what goes wrong with it: it comes
+        before whatever this connection asks the node from here on.
+        """
         node = self.node
         branch = self._branch or self._named()
+        if unheard is not None:
+            told = (branch, database)
+            waiting = started_with(node.carried.deliver, told, DELIVERING_S_MAX)
+            if waiting is not None:
+                if not leave(waiting, unheard):
+                    waiting()
+                return
         try:
             node.carried.deliver(branch, database)
         except LOST as lost:

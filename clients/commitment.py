@@ -18,6 +18,7 @@ from __future__ import annotations
 import enum
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import NoReturn
 
 from clients.branches import Branch, vote_of
@@ -36,7 +37,7 @@ from idl.cos import (
     NotPrepared,
     Status,
 )
-from idl.custody import NotCarried
+from idl.custody import NotCarried, holds_all
 from idl.decider import mqVoter
 from idl.mapping import UserException
 from idl.mq import BranchEnded
@@ -349,13 +350,15 @@ class Commitment:
             self._was_carried(branch, database, lost)
         except DatabaseTrouble as trouble:
             _refused_by_database(carrier, trouble)
+        unheard = partial(_unheard, branch.node.where)
         try:
-            branch.deliver(database)
+            # Of puts alone the node can say nothing that would change how it has ended.
+            branch.deliver(database, unheard if holds_all(content) else None)
         except HeuristicRollback as by_hand:
             self._note(Outcome.UNKNOWN)
             raise HeuristicMixed() from by_hand
         except (OnceMQError, *RAISED) as later:
-            log.warning("committed; %s will hear of it later: %s", branch.node.where, later)
+            unheard(later)
         return True
 
     def _was_carried(self, branch: Branch, database: str, lost: Lost) -> None:
@@ -389,6 +392,10 @@ class Commitment:
             raise OutcomeUnknown(self._gtrid, told) from lost
         except DatabaseTrouble as trouble:
             _refused_by_database(branch, trouble)
+
+
+def _unheard(where: str, later: Exception) -> None:
+    log.warning("committed; %s will hear of it later: %s", where, later)
 
 
 def _tell(prepared: list[Branch], is_committed: bool) -> bool:

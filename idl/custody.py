@@ -1,6 +1,6 @@
 """The Python image of `Mq_Custody.idl`: puts that the row of a database carries to a node.
 
-Vocabulary, as `mq.py` is, and two things on which a node, clients and the coordinator must agree:
+Vocabulary, as `mq.py` is, and three things on which a node, clients and the coordinator must agree:
 
 - Whose a row is. A node has a secret; the row holds its digest, `node_of(secret)`, so that who can
   read the table, or has written the row, can still not ask for it or have it forgotten.
@@ -11,6 +11,8 @@ Vocabulary, as `mq.py` is, and two things on which a node, clients and the coord
     transaction, in hex  ''             empty     the fence: it is not committed, and never will be
 
 Both have the same key, so that only one of them can ever be there.
+
+- What a row carries, by the first byte of its content; the rest is its node's own.
 """
 
 from __future__ import annotations
@@ -57,6 +59,9 @@ NOBODY = ""
 # What one row may hold; where there is more, the node prepares it, and the row says so.
 CONTENT_BYTES_MAX = 64 * 1024
 ROWS_AT_ONCE = 100
+# All that is put; or the word of the node, which has prepared it, that it will be. In databases:
+# never used for something else.
+PUTS, PROMISE = b"\x01", b"\x02"
 
 NodeDigest = Annotated[str, Text(64)]
 NodeSecret = Annotated[str, Text(64)]
@@ -123,6 +128,11 @@ class Mq_Custody(Protocol):
     def forgetCarried(
         self, database: DatabaseName, secret: NodeSecret, otids: mqOtidList
     ) -> None: ...
+
+
+def holds_all(content: bytes) -> bool:
+    """Whether the row has all that is put, so that its commit is the end of it, whoever dies."""
+    return content.startswith(PUTS)
 
 
 def node_of(secret: str) -> str:

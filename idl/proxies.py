@@ -248,6 +248,18 @@ def is_foretold(waiting: Callable[[], object]) -> bool:
     return hear is not None and hear()
 
 
+def leave(waiting: Callable[[], object], note: Callable[[Exception], None]) -> bool:
+    """Nobody waits for the call under way; if it fails, that is noted, by whoever finds out.
+
+    That is whoever calls that server next, with this identity, or lets go of it: what is asked then
+    is asked after this. False where the call cannot be left, and is waited for like any other.
+    """
+    way: Callable[[Callable[[Exception], None]], None] | None = getattr(waiting, "leave", None)
+    if way is not None:
+        way(note)
+    return way is not None
+
+
 def _ordered(
     operation: Operation, arguments: tuple[Any, ...], named: dict[str, Any]
 ) -> tuple[Any, ...]:

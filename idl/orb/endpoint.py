@@ -21,6 +21,8 @@ from idl.marshal import doubted
 from idl.process import here
 from idl.turns import step_aside
 
+# So long the answers that nobody waited for are waited for in the end.
+CLOSING_S = 2.0
 # Makes a tuple as its class would, without a function of Python's in between: for every call.
 _new_tuple = tuple.__new__
 
@@ -80,6 +82,9 @@ class _Pool:
             self.places.put(None)
         self._lock = threading.Lock()
         self._waiting = 0
+        # Requests whose answers nobody waits for, the oldest first; and who is hearing them.
+        self.left: deque[tuple[Started, Note]] = deque()
+        self.hearing = threading.Lock()
 
     def give_back(self, link: Link) -> None:
         """The link may be used by others."""
@@ -114,8 +119,16 @@ class Started(NamedTuple):
     deadline: float
 
 
+# What became of a request whose answer nobody waited for; whoever is told so makes no call.
+Heard = Answer | system.SystemException
+Note = Callable[[Heard], None]
+
+
 class Endpoint:
-    """The connections to one server. Any thread may call; each call has a link to itself."""
+    """The connections to one server. Any thread may call; each call has a link to itself.
+
+    Whatever is asked comes after what was left to be answered: those answers are heard first.
+    """
 
     def __init__(self, connect: Connect, clock: Callable[[], float], links_max: int) -> None:
         self._connect = connect
@@ -130,6 +143,8 @@ class Endpoint:
         pool = self._pool
         if pool.process != here.pid:
             pool = self._own_pool()
+        if pool.left:
+            self._hear_left(pool, deadline)
         try:
             return self._attempt(pool, request, deadline, timeout_s)
         except system.COMM_FAILURE as lost:
@@ -144,6 +159,8 @@ class Endpoint:
         pool = self._pool
         if pool.process != here.pid:
             pool = self._own_pool()
+        if pool.left:
+            self._hear_left(pool, deadline)
         link = None if self._is_closed else _usable(pool)
         if link is None:
             return None
@@ -184,10 +201,30 @@ class Endpoint:
             self._give_back(started.pool, started.link)
         return answer
 
+    def leave(self, started: Started, note: Note) -> None:
+        """Nobody waits for the answer. It is heard before the next call, or the end, and noted."""
+        started.pool.left.append((started, note))
+
+    def _hear_left(self, pool: _Pool, deadline: float) -> None:
+        """What was left has been answered, or its time is over."""
+        with pool.hearing:
+            while pool.left:
+                started, note = pool.left[0]
+                try:
+                    told: Heard = self.finish(started._replace(deadline=deadline))
+                except system.SystemException as failed:
+                    told = failed
+                finally:
+                    # Not before: others are to wait as well.
+                    pool.left.popleft()
+                note(told)
+
     def close(self) -> None:
         """Closes the idle connections; one that is in use is closed when its call ends."""
-        self._is_closed = True
         pool = self._pool
+        if pool.left and pool.process == here.pid:
+            self._hear_left(pool, self._clock() + CLOSING_S)
+        self._is_closed = True
         _drop(pool.idle)
         with contextlib.suppress(Empty):
             while True:
@@ -264,6 +301,8 @@ class Endpoint:
         # A forked child: the links are the parent's, and so may be the locks that its threads held.
         self._pool = own = _Pool(self._links_max)
         _drop(pool.idle)
+        for (_, link, _, _), _ in pool.left:
+            link.close()
         return own
 
 

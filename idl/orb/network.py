@@ -18,10 +18,10 @@ from idl.access import AnyoneHere, Authenticator, Tls, Token, check_listening, i
 from idl.call import Address, Reference, current_outgoing
 from idl.cos import PropagationContext
 from idl.dispatch import Answer, Authorize, Find, ObjectTable, allow_everything
-from idl.mapping import InvalidValue, Structure
+from idl.mapping import InvalidValue, Structure, UserException
 from idl.marshal import OperationCodec, codec_of, read_exception
 from idl.orb.client import Connector
-from idl.orb.endpoint import Endpoint, Request, Started
+from idl.orb.endpoint import Endpoint, Heard, Request, Started
 from idl.orb.guard import Limits
 from idl.orb.server import Server, Serving
 from idl.proxies import (
@@ -280,7 +280,7 @@ class _Calls:
 
 
 class _UnderWay:
-    """A call that was sent. See `Caller.start`, and `is_foretold` in `idl.proxies`."""
+    """A call that was sent. See `Caller.start`; `is_foretold` and `leave` in `idl.proxies`."""
 
     __slots__ = ("_answer", "_calls", "_codec", "_endpoint", "_started")
 
@@ -296,6 +296,18 @@ class _UnderWay:
     def is_foretold(self) -> bool:
         self._answer = self._endpoint.hear(self._started)
         return self._answer is None
+
+    def leave(self, note: Callable[[Exception], None]) -> None:
+        self._endpoint.leave(self._started, partial(self._heard, note))
+
+    def _heard(self, note: Callable[[Exception], None], told: Heard) -> None:
+        if isinstance(told, system.SystemException):
+            note(told)
+            return
+        try:
+            self._calls.read(self._started.request, self._codec, told)
+        except (system.SystemException, UserException) as refused:
+            note(refused)
 
     def __call__(self) -> Any:
         answer = self._answer or self._endpoint.finish(self._started)

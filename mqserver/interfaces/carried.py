@@ -17,7 +17,7 @@ from functools import partial
 
 from idl import wire
 from idl.cos import HeuristicRollback, NotPrepared
-from idl.custody import CONTENT_BYTES_MAX, Mq_Carried, NotCarried
+from idl.custody import CONTENT_BYTES_MAX, PROMISE, PUTS, Mq_Carried, NotCarried
 from idl.mq import mqBranch, mqCompletion, mqKeyListList, mqWorkList
 from idl.otids import GTRID_BYTES, check_branch
 from idl.turns import prompt, step_aside
@@ -32,8 +32,6 @@ from mqserver.transactions.custodian import Custodian
 from mqserver.transactions.custody import TICKET_BYTES, Custody, NotOurs
 from mqserver.transactions.requests import ended, give_up
 
-# In databases: never used for something else.
-PUTS, PROMISE = b"\x01", b"\x02"
 _TICKET_AT = 1
 _BODY_AT = _TICKET_AT + TICKET_BYTES
 _HELD, _PREPARE = mqCompletion.NONE, mqCompletion.PREPARE
@@ -64,6 +62,9 @@ class CarriedServant:
         if self._parts.storage.outcome(self._custody.branch_of(gtrid)) is Outcome.COMMITTED:
             # This call was under way for so long that the branch itself may be forgotten.
             raise ended(own, Outcome.ROLLED_BACK)
+        if not self._custodian.knows(database):
+            step_aside()
+            self._custodian.ask_about(database)
         reason = self._custodian.why_not(gtrid, database)
         if reason:
             raise NotCarried(reason)

@@ -20,7 +20,6 @@ from idl.cos import HeuristicRollback, otid_t
 from idl.custody import CUSTODY, Mq_Custody, mqCarried
 from idl.mapping import InvalidValue, UserException
 from idl.otids import GTRID_BYTES, IDENTITY_BYTES, NULL_OTID, otid_of, split_otid
-from idl.turns import step_aside
 from mqserver.errors import MqError, StorageError
 from mqserver.transactions.custody import Custody, NotOurs
 from mqserver.transactions.requests import named
@@ -129,19 +128,25 @@ class Custodian:
         """Why the transaction cannot be carried by this database; empty where it can."""
         if self._relay is None:
             return "the node has no coordinator"
-        if database not in self._databases:
-            # It may have been registered a moment ago, or the node been started.
-            step_aside()
-            self._ask_about(database)
-            if database not in self._databases:
-                return "the node does not know yet of a database that carries"
+        if not self.knows(database):
+            return "the node does not know yet of a database that carries"
         if gtrid[:IDENTITY_BYTES] != self._identity:
             return "the transaction is another coordinator's"
         if self._custody.is_full:
             return "too many rows of databases wait to be removed"
         return ""
 
-    def _ask_about(self, database: str) -> None:
+    def knows(self, database: str) -> bool:
+        """Whether the coordinator has told that this database carries."""
+        return database in self._databases
+
+    def ask_about(self, database: str) -> None:
+        """The coordinator has told of it, if it knows; unless it was asked a moment ago.
+
+        For whoever names one that may have been registered since; or the node has just started.
+        """
+        if self._relay is None:
+            return
         deadline = self._clock() + self._times.ask_s
         with self._monitor:
             while self._is_asking:

@@ -13,11 +13,10 @@ import pytest
 
 from idl import system, wire
 from idl.cos import Status, otid_t
-from idl.custody import mqCarried
+from idl.custody import PROMISE, PUTS, mqCarried
 from idl.mq import mqQueueSettings
 from idl.otids import GTRID_BYTES, NULL_OTID, otid_of, split_otid
 from mqserver.errors import StorageFull
-from mqserver.interfaces.carried import PROMISE, PUTS
 from mqserver.storage.contract import NewMessage, QueueSettings
 from mqserver.storage.memory import MemoryStorage
 from mqserver.transactions.requests import branch_taken_over

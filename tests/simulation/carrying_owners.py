@@ -75,6 +75,7 @@ class Owner:
 
     def __init__(self, everything: Carrying, name: str, ways: Ways) -> None:
         self.world = everything.world
+        self.name = name
         self.ways = ways
         self.database = everything.database
         self._everything = everything
@@ -199,12 +200,23 @@ class Holder:
     def carry_no_more(self, seconds: float) -> None:
         """See `Branch.carry_no_more`. It is asked again with the next one."""
 
-    def deliver(self, database: str) -> None:
+    def deliver(self, database: str, unheard: Callable[[Exception], None] | None = None) -> None:
         """See `Branch.deliver`."""
-        self.owner.linger()
-        if not self.owner.happens(self.owner.ways.keep_silent):
-            deliver = self.owner.at(NODE, CARRIED, Mq_Carried).deliver
-            self.owner.insist(deliver, self.branch, database)
+        owner = self.owner
+        owner.linger()
+        if owner.happens(owner.ways.keep_silent):
+            return
+        if unheard is None:
+            owner.insist(owner.at(NODE, CARRIED, Mq_Carried).deliver, self.branch, database)
+        else:
+            owner.world.spawn(owner.name, self._deliver_once, database, unheard)
+
+    def _deliver_once(self, database: str, unheard: Callable[[Exception], None]) -> None:
+        try:
+            with limited(CALL_S):
+                self.owner.at(NODE, CARRIED, Mq_Carried).deliver(self.branch, database)
+        except RAISED as lost:
+            unheard(lost)
 
     def ask_for_all(self) -> Status:
         """See `Branch.ask_for_all`."""

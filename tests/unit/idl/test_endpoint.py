@@ -10,7 +10,8 @@ import pytest
 from idl import system
 from idl.dispatch import Answer
 from idl.marshal import read_exception, write_exception
-from idl.orb.endpoint import Endpoint, Request, Started
+from idl.orb.endpoint import Endpoint, Heard, Request, Started
+from idl.process import here
 
 # None: the answer is foretold.
 Event = Answer | system.SystemException | None
@@ -343,3 +344,108 @@ def test_whoever_is_interrupted_while_it_listens_leaves_no_connection_behind() -
     with pytest.raises(system.TIMEOUT):
         way.hear(started)
     assert not server.links[0].is_open
+
+
+# --- Answers that nobody waits for ---------------------------------------------------------------
+
+
+def left_at(server: Server, note: Callable[[Heard], None]) -> Endpoint:
+    way, started = started_at(server)
+    way.leave(started, note)
+    return way
+
+
+def test_an_answer_that_was_left_is_heard_before_the_next_call_and_over_the_same_connection() -> (
+    None
+):
+    left = Answer("left")
+    server = Server(ANSWER, left, ANSWER, ANSWER)
+    heard: list[Heard] = []
+    way = left_at(server, heard.append)
+    assert heard == []
+    assert way.call(request(True), 1.0) is ANSWER
+    assert heard == [left]
+    started = way.start(request(True), 1.0)
+    assert started is not None
+    assert len(server.links) == 1
+
+
+def test_a_call_that_is_started_comes_after_what_was_left_too() -> None:
+    left = Answer("left")
+    heard: list[Heard] = []
+    way = left_at(Server(ANSWER, left, ANSWER), heard.append)
+    started = way.start(request(True), 1.0)
+    assert started is not None
+    assert heard == [left]
+    assert way.finish(started) is ANSWER
+
+
+def test_what_was_left_and_lost_is_repeated_if_it_may_be() -> None:
+    left = Answer("left")
+    heard: list[Heard] = []
+    server = Server(ANSWER, LOST, left, ANSWER)
+    assert left_at(server, heard.append).call(request(True), 1.0) is ANSWER
+    assert heard == [left]
+    assert [link.is_open for link in server.links] == [False, True]
+
+
+@pytest.mark.parametrize("failures", [[LATE], [LOST, LOST]], ids=["late", "lost twice"])
+def test_what_becomes_of_what_was_left_is_noted_and_fails_no_other_call(
+    failures: list[Event],
+) -> None:
+    heard: list[Heard] = []
+    server = Server(ANSWER, *failures, ANSWER)
+    assert left_at(server, heard.append).call(request(True), 1.0) is ANSWER
+    assert heard == failures[-1:]
+
+
+def test_closing_hears_what_was_left_first() -> None:
+    left = Answer("left")
+    heard: list[Heard] = []
+    server = Server(ANSWER, left)
+    way = left_at(server, heard.append)
+    way.close()
+    assert heard == [left]
+    assert not server.links[0].is_open
+
+
+def test_no_thread_overtakes_what_was_left() -> None:
+    is_heard, may_answer, order = threading.Event(), threading.Event(), list[str]()
+
+    class Slow(ScriptedLink):
+        def receive_answer(self, request: Request, deadline: float) -> Answer:
+            is_heard.set()
+            assert may_answer.wait(20.0)
+            return super().receive_answer(request, deadline)
+
+        def exchange(self, request: Request, deadline: float) -> Answer:
+            order.append("asked")
+            return ANSWER
+
+    way = Endpoint(lambda deadline: Slow([ANSWER], []), clock=lambda: 0.0, links_max=3)
+    way.call(request(True), 1.0)
+    started = way.start(request(True), 1.0)
+    assert started is not None
+    way.leave(started, lambda heard: order.append("heard"))
+    order.clear()
+    threads = [threading.Thread(target=way.call, args=(request(True), 1.0)) for _ in range(3)]
+    threads[0].start()
+    assert is_heard.wait(20.0)
+    for thread in threads[1:]:
+        thread.start()
+    may_answer.set()
+    for thread in threads:
+        thread.join(20.0)
+    assert order == ["heard", "asked", "asked", "asked"]
+
+
+def test_a_forked_child_neither_hears_nor_keeps_what_its_parent_has_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    heard: list[Heard] = []
+    server = Server(ANSWER, ANSWER)
+    way = left_at(server, heard.append)
+    monkeypatch.setattr(here, "pid", here.pid + 1)
+    assert way.call(request(True), 1.0) is ANSWER
+    assert heard == []
+    assert [link.is_open for link in server.links] == [False, True]

@@ -50,10 +50,12 @@ class Relay:
         self.secrets: set[str] = set()
         self.ages: list[int] = []
         self.asked = 0
+        self.pause_s = 0.0
         self.changed = threading.Condition()
 
     def getCarriers(self) -> tuple[bytes, tuple[str, ...]]:
         self.asked += 1
+        time.sleep(self.pause_s)
         self._fail()
         return IDENTITY, self.databases
 
@@ -230,9 +232,7 @@ def test_a_row_that_cannot_be_put_keeps_no_other_from_it(world: World) -> None:
 
 
 def test_it_says_why_a_transaction_cannot_be_carried(world: World) -> None:
-    world.relay.trouble = system.COMM_FAILURE("away")
     assert "does not know yet" in world.custodian.why_not(gtrid(1), DATABASE)
-    world.relay.trouble = None
     world.custodian.start(world.take_over)
     world.custodian.look_at(DATABASE)
     assert world.custodian.why_not(gtrid(1), DATABASE) == ""
@@ -247,19 +247,43 @@ def test_it_says_why_a_transaction_cannot_be_carried(world: World) -> None:
     assert clock() - begun < TIMES.patience_s / 2
 
 
-def test_a_database_of_which_nobody_has_told_is_asked_about_at_once(world: World) -> None:
+def test_a_database_of_which_nobody_has_told_is_asked_about(world: World) -> None:
+    assert not world.custodian.knows(DATABASE)
+    world.custodian.ask_about(DATABASE)
+    assert world.custodian.knows(DATABASE)
     assert world.custodian.why_not(gtrid(1), DATABASE) == ""
 
 
-def test_whoever_names_what_does_not_carry_has_it_asked_about_now_and_then(world: World) -> None:
-    assert "does not know yet" in world.custodian.why_not(gtrid(1), "another")
-    asked = world.relay.asked
+def test_one_that_does_not_carry_is_asked_about_now_and_then(world: World) -> None:
     for _ in range(20):
-        assert "does not know yet" in world.custodian.why_not(gtrid(1), "another")
-    assert world.relay.asked == asked == 1
+        world.custodian.ask_about("another")
+    assert world.relay.asked == 1
     time.sleep(TIMES.ask_s)
     world.relay.databases = (DATABASE, "another")
-    assert world.custodian.why_not(gtrid(1), "another") == ""
+    world.custodian.ask_about("another")
+    assert world.relay.asked == 2
+    assert world.custodian.knows("another")
+
+
+def test_many_who_want_to_know_at_once_have_it_asked_once(world: World) -> None:
+    world.relay.pause_s = TIMES.ask_s / 2
+    asking = [threading.Thread(target=world.custodian.ask_about, args=(DATABASE,)) for _ in "1234"]
+    for each in asking:
+        each.start()
+    for each in asking:
+        each.join()
+    assert world.custodian.knows(DATABASE)
+    assert world.relay.asked == 1
+
+
+def test_a_silent_coordinator_is_asked_again_later_and_nobody_fails(world: World) -> None:
+    world.relay.trouble = system.COMM_FAILURE("away")
+    world.custodian.ask_about(DATABASE)
+    assert not world.custodian.knows(DATABASE)
+    world.relay.trouble = None
+    time.sleep(TIMES.ask_s)
+    world.custodian.ask_about(DATABASE)
+    assert world.custodian.knows(DATABASE)
 
 
 def test_the_secret_is_shown_and_the_digest_stands_in_rows() -> None:

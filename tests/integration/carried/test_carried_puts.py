@@ -1,16 +1,11 @@
-"""A row and what is put at one node cost one commit: the row carries the puts, whoever dies.
-
-It is long because all of it is about one way to commit, and begins with the same few lines.
-"""
+"""A row and what is put at one node cost one commit: the row carries the puts, whoever dies."""
 
 from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -25,10 +20,15 @@ from clients.two_phase import DatabaseBranch
 from idl import system
 from idl.custody import CARRIED_TABLE
 from idl.otids import parse_shown
-from mqserver.transactions.custodian import CarryingTimes
-from tests.conformance.client_places import SETTINGS, running_coordinator, running_node
+from tests.integration.carried.carried_work import (
+    Side,
+    act,
+    carried_rows,
+    check_got,
+    moved,
+    settled,
+)
 from tests.integration.enlisting import (
-    File,
     Gone,
     Rows,
     die,
@@ -39,122 +39,6 @@ from tests.integration.enlisting import (
 from tests.postgres import Cluster
 
 pytest_plugins = ["tests.integration.database_fixtures"]
-
-Side = Rows | File
-
-
-@pytest.fixture
-def mq() -> Iterator[oncemq.Connection]:
-    """A node and its coordinator, which look after what is carried soon."""
-    carrying = CarryingTimes(after_s=0.2, again_s=0.1, look_s=0.2, age_s=0.1)
-    settings = replace(SETTINGS, carrying=carrying)
-    with (
-        running_coordinator() as coordinator,
-        running_node("near", coordinator, settings) as near,
-        oncemq.connect(f"mq://{near}") as made,
-    ):
-        yield made
-
-
-@pytest.fixture(params=["postgresql", "sqlite"])
-def side(request: pytest.FixtureRequest, mq: oncemq.Connection, tmp_path: Path) -> Iterator[Side]:
-    """A table in a database that carries, which node and coordinator know of by now."""
-    made: Side
-    if request.param == "sqlite":
-        made = File(tmp_path / "stock.db")
-        made.register(mq)
-    else:
-        made = Rows(request.getfixturevalue("server"))
-        made.register(mq)
-    yield made
-    if isinstance(made, Rows):
-        made.cluster.disconnect(made.schema)
-        assert made.prepared() == 0
-
-
-@pytest.fixture
-def conn(side: Side) -> Iterator[Any]:
-    with closing(side.connect()) as made:
-        yield made
-
-
-@pytest.fixture
-def carrying(
-    mq: oncemq.Connection, side: Side, conn: Any, monkeypatch: pytest.MonkeyPatch
-) -> list[str]:
-    """From here on puts are carried; and the list of those that were."""
-    monkeypatch.setattr(commitment, "REFUSED_S", 0.02)
-    carried: list[str] = []
-    step = DatabaseBranch.commit_carrying
-
-    def noted(self: DatabaseBranch, node: str, content: bytes) -> None:
-        carried.append(self.gtrid.hex())
-        step(self, node, content)
-
-    monkeypatch.setattr(DatabaseBranch, "commit_carrying", noted)
-
-    def once() -> None:
-        act(mq, conn, "warm").commit()
-
-    eventually(lambda: bool(carried), "a database carries", once)
-    mq.queue("q").get_many(10_000)
-    delete(side, "warm")
-    carried.clear()
-    return carried
-
-
-def delete(side: Side, payload: str) -> None:
-    with closing(side.connect()) as other:
-        other.execute(f"DELETE FROM rows WHERE payload = '{payload}'")
-        other.commit()
-
-
-@pytest.fixture(params=["puts", "a get as well"])
-def is_getting(request: pytest.FixtureRequest) -> bool:
-    """Whether a message is got besides, so that the node has to prepare."""
-    return bool(request.param != "puts")
-
-
-def moved(mq: oncemq.Connection, conn: Any, is_getting: bool) -> oncemq.Transaction:
-    """A row and a message, and perhaps one that was got."""
-    if not is_getting:
-        return act(mq, conn)
-    mq.queue("in").put(b"in")
-    tx = act(mq, conn)
-    assert mq.queue("in").get(tx=tx) is not None
-    return tx
-
-
-def check_got(mq: oncemq.Connection, is_getting: bool, is_committed: bool) -> None:
-    """What was got is gone, or back in its queue; nobody holds it."""
-    wanted = ["in"] if is_getting and not is_committed else []
-    eventually(lambda: payloads(mq, "in") == wanted, "what was got is where it belongs")
-    eventually(lambda: not in_doubt(mq), "nobody is in doubt")
-
-
-def act(mq: oncemq.Connection, conn: Any, payload: str = "x", **how: Any) -> oncemq.Transaction:
-    """A row and a message, in a transaction that is not ended yet."""
-    tx = mq.begin()
-    db = tx.enlist(conn, **how)
-    place = "?" if isinstance(conn, sqlite3.Connection) else "%s"
-    db.execute(f"INSERT INTO rows VALUES ({place})", [payload])
-    mq.queue("q").put(payload.encode(), tx=tx)
-    return tx
-
-
-def carried_rows(side: Side) -> int:
-    """Rows that have not been removed; fences are not among them."""
-    with closing(side.connect()) as other:
-        schema = f"{side.schema}." if isinstance(side, Rows) else ""
-        query = f"SELECT count(*) FROM {schema}{CARRIED_TABLE} WHERE node <> ''"
-        [found] = other.execute(query).fetchall()
-        return int(found[0])
-
-
-def settled(mq: oncemq.Connection, side: Side) -> None:
-    """All rows are removed, and what they carried is there."""
-    eventually(lambda: carried_rows(side) == 0, "rows are removed")
-
 
 # --- One act -------------------------------------------------------------------------------------
 
@@ -173,6 +57,15 @@ def test_a_row_and_a_message_are_there_together(
     assert len(carrying) == 2
     settled(mq, side)
     assert side.found() == payloads(mq) == ["x", "y"]
+
+
+def test_the_first_transaction_with_a_database_is_carried_already(
+    mq: oncemq.Connection, side: Side, conn: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("prepare", "write_mark", "commit"):
+        monkeypatch.setattr(DatabaseBranch, name, die)
+    act(mq, conn).commit()
+    assert side.found() == payloads(mq) == ["x"]
 
 
 def test_nothing_is_prepared_and_nobody_votes(
@@ -528,7 +421,7 @@ def test_what_was_told_after_all_is_not_put_again(
     late: list[Callable[[], None]] = []
     step = Branch.deliver
 
-    def put_off(self: Branch, database: str) -> None:
+    def put_off(self: Branch, database: str, unheard: object = None) -> None:
         late.append(lambda: step(self, database))
         raise system.COMM_FAILURE("it will arrive later")
 
