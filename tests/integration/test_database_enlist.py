@@ -33,6 +33,12 @@ pytest_plugins = ["tests.integration.database_fixtures"]
 ROW = "INSERT INTO rows VALUES (%s)"
 
 
+@pytest.fixture(autouse=True)
+def nothing_is_carried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends in the way of those of which a row cannot have all: here that is tried."""
+    monkeypatch.setattr(Branch, "may_be_carried", False)
+
+
 @pytest.fixture
 def conn(rows: Rows) -> Iterator[psycopg.Connection[Any]]:
     made = rows.connect()

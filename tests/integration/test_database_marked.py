@@ -39,6 +39,12 @@ from tests.postgres import Cluster
 pytest_plugins = ["tests.integration.database_fixtures"]
 
 
+@pytest.fixture(autouse=True)
+def nothing_is_carried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends in the way of those of which a row cannot have all: here that is tried."""
+    monkeypatch.setattr(Branch, "may_be_carried", False)
+
+
 @pytest.fixture
 def conn(file: File) -> Iterator[sqlite3.Connection]:
     with closing(file.connect()) as made:
