@@ -3,7 +3,8 @@
 Forced before anybody is told: a decision to commit, a heuristic outcome, a new incarnation. All
 else is written with the next forced write: that a participant is done, that all are, that nobody
 asks for a heuristic any more; and what a mark in a database has decided, which is on that one's
-disk. To lose such a record costs a repetition, never an outcome. What holds:
+disk. To lose such a record costs a repetition, never an outcome; who writes it has it forced soon
+after, since a participant does not remember for ever what it is then told again. What holds:
 
 1. When `decide` returns, the decision is on disk. Decisions of several threads share one sync.
 2. Each start has an incarnation of its own, on disk before the first name is issued under it. The

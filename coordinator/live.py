@@ -26,8 +26,8 @@ class Settings:
     session_s: float = 30.0
     timeout_s_max: float = 86_400.0
     settle_s: float = 0.2
-    # So long what a mark has decided may be written and not on disk.
-    marked_s: float = 0.5
+    # So long what nobody waits for may be written and not on disk.
+    unforced_s: float = 0.5
     retry_s: float = 0.1
     retry_s_max: float = 30.0
     transactions_max: int = 100_000

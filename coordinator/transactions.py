@@ -394,6 +394,7 @@ class Transactions:
     def _note_done(self, live: Live, number: int) -> None:
         if live.state.status is Status.COMMITTING:
             self._note(self._log.note_done, live.gtrid, number)
+            self._force_soon()
 
     def _force_decision(self, live: Live, number: int) -> None:
         with self.lock:
@@ -423,12 +424,16 @@ class Transactions:
         self.feed(live, _FORCED)
 
     def _force_soon(self) -> None:
-        """What is written is on disk in a moment: no mark outlives its use for long."""
+        """What is written is on disk in a moment, also if nothing is decided for days.
+
+        No mark outlives its use for long, and no start has anybody told what they did long ago, and
+        have forgotten.
+        """
         with self.lock:
             if self._is_forcing:
                 return
             self._is_forcing = True
-        self.tasks.after(self.settings.marked_s, self._force_all)
+        self.tasks.after(self.settings.unforced_s, self._force_all)
 
     def _force_all(self) -> None:
         self._is_forcing = False
@@ -467,6 +472,7 @@ class Transactions:
         # What was committed without a decision must not pass for rolled back.
         if is_committed and (gtrid in self._log.ledger.decisions or self.sessions.is_own(gtrid)):
             self._note(self._log.end, gtrid)
+            self._force_soon()
         with self.lock:
             if self._live.pop(gtrid, None) is not None:
                 owned = self._owners[owner] = self._owners[owner] - 1
@@ -487,6 +493,7 @@ class Transactions:
         numbers = tuple(number for number in decision.members if number not in finished)
         if not numbers:
             self._note(self._log.end, decision.gtrid)
+            self._force_soon()
             return
         with self.lock:
             state, effects = decided(numbers)
@@ -500,8 +507,9 @@ class Transactions:
 
     def forget_heuristics(self, enlist: Callable[[Member], Enlisted]) -> None:
         """Participants whose heuristics are on disk here are told that they may forget them."""
-        for notes in self._log.ledger.heuristics.values():
-            for note in notes.values():
+        # What was decided is being carried out already, and there may be more of them.
+        for notes in list(self._log.ledger.heuristics.values()):
+            for note in list(notes.values()):
                 self._delivery.forget_later(enlist(note.member))
 
     def notes_of(self, gtrid: bytes) -> list[Note]:

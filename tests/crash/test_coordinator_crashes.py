@@ -17,7 +17,6 @@ from coordinator.ledger import Ledger
 from idl import system
 from idl.cos import Vote
 from mqserver.errors import StorageError
-from mqserver.storage.format import RecordKind
 from mqserver.storage.log_manager import LogManager
 from tests.crash.conftest import CrashOptions
 from tests.crash.coordinator_work import Life, Story, judge, restarted
@@ -172,15 +171,12 @@ def _decision_not_forced(patch: Patch) -> None:
 def _summary_not_forced(patch: Patch) -> None:
     real = LogManager.force
 
-    def force(self: LogManager, lsn: int, **others: Any) -> None:
-        if not _is_summary(self, lsn):
+    def force(self: LogManager, lsn: int, by_itself: bool = False, **others: Any) -> None:
+        # Nothing else of this log is forced by itself.
+        if not by_itself:
             real(self, lsn, **others)
 
     patch.setattr(LogManager, "force", force)
-
-
-def _is_summary(log: LogManager, lsn: int) -> bool:
-    return log.record(lsn).kind is RecordKind.DECISIONS
 
 
 def _open_decisions_left_out_of_the_summary(patch: Patch) -> None:

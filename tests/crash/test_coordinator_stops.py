@@ -8,14 +8,18 @@ after each arrow of its drawing (`coordinator/protocol.py`), and only what was s
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import pytest
 
 from coordinator import protocol, transactions
 from coordinator.decision_log import DecisionLog
+from coordinator.ledger import Member
+from coordinator.live import Enlisted
 from coordinator.outcomes import Heuristic
 from coordinator.protocol import ARROWS, Effect, Effects, Event, Transaction
+from idl import system
 from idl.cos import Vote
 from tests.conformance.paged_storages import durable_image
 from tests.crash.coordinator_work import (
@@ -23,6 +27,7 @@ from tests.crash.coordinator_work import (
     COMMITTED,
     PREPARED,
     ROLLED_BACK,
+    SETTINGS,
     WORKING,
     Life,
     Story,
@@ -351,3 +356,62 @@ def test_crash_after_a_heuristic_was_recorded_keeps_what_is_certain() -> None:
     (note,) = after.life.service.transactions.notes_of(gtrid)
     assert note.heuristic is Heuristic.ROLLED_BACK
     assert after.states == [ROLLED_BACK, COMMITTED]
+
+
+# --- Long after it is over -----------------------------------------------------------------------
+
+
+def _told_again(disk: RecordingDisk) -> list[str]:
+    """Those whom a coordinator tells of a decision when it is started on what is on disk."""
+    notes: list[tuple[Any, ...]] = []
+    story = Story.after([e.event for e in disk.trace.entries if isinstance(e, Noted)])
+    life = restarted(RecordingDisk(durable_image(disk.trace)), story, notes.append)
+    decisions = life.log.ledger.decisions.values()
+    return [member.name for each in decisions for member in each.members.values()]
+
+
+def test_what_all_have_done_is_on_disk_soon_though_nobody_decides_any_more() -> None:
+    disk = RecordingDisk()
+    life = Life(disk)
+    gtrid = life.begin(life.draw(), "one", "two")
+    life.decide(gtrid, life.push(gtrid, "one"), life.push(gtrid, "two"))
+    assert _told_again(disk) == ["one", "two"]
+    life.tasks.go_on(lambda: False, SETTINGS.settle_s + SETTINGS.unforced_s + 0.1)
+    # By the next start they may have forgotten it, and would know nothing of it.
+    assert _told_again(disk) == []
+
+
+def test_what_one_has_done_is_on_disk_soon_though_the_other_is_away() -> None:
+    disk = RecordingDisk()
+    life = Life(disk)
+    gtrid = life.begin(life.draw(), "one", "two")
+    participants = life.push(gtrid, "one"), life.push(gtrid, "two", is_silent=True)
+    with suppress(TimeoutError, system.SystemException):
+        life.decide(gtrid, *participants)
+    life.tasks.go_on(lambda: False, SETTINGS.settle_s + SETTINGS.unforced_s + 0.1)
+    (decision,) = DecisionLog(
+        RecordingDisk(durable_image(disk.trace)), lambda count: bytes(count)
+    ).ledger.decisions.values()
+    done = [decision.members[number].name for number in decision.done]
+    assert done == ["one"]
+
+
+def test_damage_that_is_noted_while_others_are_told_of_theirs_stops_no_start() -> None:
+    disk = RecordingDisk()
+    life = Life(disk)
+    gtrid = life.begin(life.draw(), "one", "two")
+    handed = [life.push(gtrid, name, is_by_hand=True) for name in ("one", "two")]
+    assert life.decide(gtrid, *handed) == "heuristic"
+    after = _restart(disk).life
+    (note, _) = after.service.transactions.notes_of(gtrid)
+    told: list[str] = []
+
+    def enlist(member: Member) -> Enlisted:
+        # As what was decided before may do, which is being carried out meanwhile.
+        told.append(member.name)
+        after.log.note_heuristic(gtrid, note._replace(number=100 + len(told)))
+        after.log.note_heuristic(b"another%d" % len(told), note)
+        return Enlisted(member, after.resource(member.name), None)
+
+    after.service.transactions.forget_heuristics(enlist)
+    assert sorted(told) == ["one", "two"]

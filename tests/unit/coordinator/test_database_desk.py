@@ -60,7 +60,7 @@ def test_what_the_mark_has_decided_is_not_forced_and_on_disk_a_moment_later(
     assert isinstance(live, Live)
     assert world.desk.carry_out(live, world.prepared).is_committed
     assert forced == []
-    world.coordinator.tasks.pass_time(world.service.settings.marked_s)
+    world.coordinator.tasks.pass_time(world.service.settings.unforced_s)
     assert forced == [True]
 
 
