@@ -3,7 +3,8 @@
 Each way is held against the bare limit of what it must do: so many calls through stock Pyro5, and
 so many `fdatasync` of a block in a file that was written in full before. Nodes keep their messages
 on disk. Node, coordinator and clients are processes of their own on the loopback interface; the
-embedded node is in this one. Messages have 100 bytes.
+embedded node is in this one. Messages have 100 bytes. *Awake* is the same with a client that does
+not sleep while it waits (`oncemq.connect(awake=…)`).
 
 As a program, `python -m benchmarks.node URL`, the module is a client, which runs its share of
 transactions for each line of its input, and ends with it.
@@ -32,6 +33,7 @@ SHARE = 25
 BULK = 5000
 BULK_PER_S = 100_000
 SEED = 50
+AWAKE_S = 0.0003
 
 PUT_RATIO_MAX = 1.35
 MOVE_RATIO_MAX = 1.5
@@ -65,11 +67,13 @@ def _of_puts(folder: Path) -> list[Comparison]:
             title="puts to one node, one client",
             subjects=(
                 _OneNode(AUTOCOMMIT, folder / "own", put_alone),
+                _OneNode(_awake(AUTOCOMMIT), folder / "own-awake", put_alone, AWAKE_S),
                 _OneNode(ONE_PUT, folder / "one", put_within),
+                _OneNode(_awake(ONE_PUT), folder / "one-awake", put_within, AWAKE_S),
                 _Limit(put, folder / "limit", 1, 1),
             ),
             baseline=put,
-            bars=(Bar(AUTOCOMMIT, put, PUT_RATIO_MAX), Bar(ONE_PUT, put, PUT_RATIO_MAX)),
+            bars=_bars((AUTOCOMMIT, ONE_PUT), put, PUT_RATIO_MAX),
             calls=100,
         ),
         Comparison(
@@ -91,23 +95,33 @@ def _of_moves(folder: Path) -> list[Comparison]:
             title="a message moves between queues of one node",
             subjects=(
                 _OneNode(MOVE, folder / "move", move_one),
+                _OneNode(_awake(MOVE), folder / "move-awake", move_one, AWAKE_S),
                 _Limit(move, folder / "limit", 2, 1),
             ),
             baseline=move,
-            bars=(Bar(MOVE, move, MOVE_RATIO_MAX),),
+            bars=_bars((MOVE,), move, MOVE_RATIO_MAX),
             calls=100,
         ),
         Comparison(
             title="two nodes in one transaction",
             subjects=(
-                _TwoNodes(folder / "two"),
+                _TwoNodes(TWO_NODES, folder / "two"),
+                _TwoNodes(_awake(TWO_NODES), folder / "two-awake", AWAKE_S),
                 _Limit(two, folder / "limit", 3, 2),
             ),
             baseline=two,
-            bars=(Bar(TWO_NODES, two, TWO_NODES_RATIO_MAX),),
+            bars=_bars((TWO_NODES,), two, TWO_NODES_RATIO_MAX),
             calls=50,
         ),
     ]
+
+
+def _awake(name: str) -> str:
+    return f"{name}, awake"
+
+
+def _bars(names: tuple[str, ...], limit: str, maximum: float) -> tuple[Bar, ...]:
+    return tuple(Bar(way, limit, maximum) for name in names for way in (name, _awake(name)))
 
 
 def _of_much(folder: Path) -> list[Comparison]:
@@ -209,10 +223,11 @@ class _OneNode:
     name: str
     folder: Path
     work: Work
+    awake_s: float = 0.0
 
     def start(self) -> None:
         self._servers = _Servers(self.folder, 1)
-        self._mq = oncemq.connect(self._servers.urls[0])
+        self._mq = oncemq.connect(self._servers.urls[0], awake=self.awake_s)
 
     def stop(self) -> None:
         self._mq.close()
@@ -224,12 +239,15 @@ class _OneNode:
 
 @dataclass
 class _TwoNodes:
+    name: str
     folder: Path
-    name: str = TWO_NODES
+    awake_s: float = 0.0
 
     def start(self) -> None:
         self._servers = _Servers(self.folder, 2)
-        self._near, self._far = [oncemq.connect(url) for url in self._servers.urls]
+        near, far = self._servers.urls
+        self._near = oncemq.connect(near, awake=self.awake_s)
+        self._far = oncemq.connect(far, awake=self.awake_s)
 
     def stop(self) -> None:
         self._near.close()

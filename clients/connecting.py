@@ -28,6 +28,7 @@ DEFAULT_URL = "mq://127.0.0.1:7411"
 DEFAULT_PORT = 7411
 URL, COORDINATOR, TOKEN_FILE = "ONCEMQ_URL", "ONCEMQ_COORDINATOR", "ONCEMQ_TOKEN_FILE"
 TIMEOUT_S = 30.0
+AWAKE_S_MAX = 0.01
 
 _RIGHT = 'write "mq://HOST:PORT", "file:DIR" or "memory:"'
 _heartbeat = Heartbeat(time.monotonic)
@@ -41,15 +42,19 @@ def connect(
     tls: Tls | None = None,
     coordinator: str | None = None,
     timeout: float = TIMEOUT_S,
+    awake: float = 0.0,
     name: str | None = None,
 ) -> Connection:
     """A connection to a node, to be shared by threads. Nothing is opened before its first use.
 
     `token`, or a file of one, and `tls` prove who this is; `coordinator` is found through the node
     unless it is said; `timeout` is how long an answer may take, reconnecting included; `name` is
-    the sender of what is put.
+    the sender of what is put. So many seconds of each answer are waited `awake`, 0.01 at most: that
+    spares being woken up, and takes processor time.
     """
-    return _connect(url, token, token_file, tls, coordinator, timeout, name, environment=os.environ)
+    return _connect(
+        url, token, token_file, tls, coordinator, timeout, awake, name, environment=os.environ
+    )
 
 
 def _connect(
@@ -59,11 +64,17 @@ def _connect(
     tls: Tls | None,
     coordinator: str | None,
     timeout: float,
+    awake: float,
     name: str | None,
     environment: Mapping[str, str],
 ) -> Connection:
     if not 0 < timeout < float("inf"):
         raise ValueError(f"timeout {timeout!r}: an answer may take a positive, finite time")
+    if not 0 <= awake <= AWAKE_S_MAX:
+        raise ValueError(
+            f"awake {awake!r}: of an answer 0 to {AWAKE_S_MAX} seconds are waited awake; 0.0003 "
+            "will do on a quick disk"
+        )
     chosen = (url or environment.get(URL) or DEFAULT_URL).strip()
     scheme, colon, rest = chosen.partition(":")
     again: dict[str, Any] | None = None
@@ -72,13 +83,14 @@ def _connect(
     address = None
     if colon and scheme == "mq":
         file = token_file or (None if token else environment.get(TOKEN_FILE))
-        way = _NetworkWay(_address(chosen), _token(token, file), tls, timeout)
+        way = _NetworkWay(_address(chosen), _token(token, file), tls, timeout, awake)
         coordinator = coordinator or environment.get(COORDINATOR)
         address = None if not coordinator else _parsed(coordinator, "the coordinator")
         why_not = "its token is a secret: use token_file, or set ONCEMQ_TOKEN_FILE there"
         if token is None:
             again = {"url": chosen, "tls": tls, "coordinator": coordinator}
             again |= {"timeout": timeout, "name": name, "token_file": file and os.fspath(file)}
+            again |= {"awake": awake}
     elif colon and scheme in ("file", "memory"):
         if coordinator or token or token_file or tls:
             raise OnceMQError(f"{chosen!r} has its own coordinator and needs no token and no TLS")
@@ -138,12 +150,18 @@ class _NetworkWay:
     """A node that is called over the network. See `Way`."""
 
     def __init__(
-        self, address: Address, token: Token | None, tls: Tls | None, timeout_s: float
+        self,
+        address: Address,
+        token: Token | None,
+        tls: Tls | None,
+        timeout_s: float,
+        awake_s: float,
     ) -> None:
         self._address = address
         self._token = token
         self._tls = tls
         self._timeout_s = timeout_s
+        self._awake_s = awake_s
 
     def open(self) -> Opened:
         # Only here, so that `import oncemq` costs whoever embeds a node no network.
@@ -151,7 +169,12 @@ class _NetworkWay:
 
         try:
             # Half of the time for one attempt: there is time for another.
-            orb = NetworkOrb(tls=self._tls, token=self._token, timeout_s=self._timeout_s / 2)
+            orb = NetworkOrb(
+                tls=self._tls,
+                token=self._token,
+                timeout_s=self._timeout_s / 2,
+                awake_s=self._awake_s,
+            )
         except UnsafeSetting as wrong:
             raise OnceMQError(str(wrong)) from wrong
         return Opened(orb, self._address, NETWORK, None, orb.close)

@@ -20,6 +20,7 @@ from idl.marshal import printable
 from idl.orb import frames
 from idl.orb.endpoint import Request
 from idl.orb.guard import Limits, Policy
+from idl.orb.vigil import Vigil
 
 CONNECT_TIMEOUT_S = 5.0
 
@@ -32,8 +33,10 @@ _new_tuple = tuple.__new__
 class NetworkLink(frames.Stream):
     """One connection of a client. See `Link`."""
 
-    def __init__(self, sock: socket.socket, address: Address, limits: Limits) -> None:
-        super().__init__(sock)
+    def __init__(
+        self, sock: socket.socket, address: Address, limits: Limits, vigil: Vigil | None = None
+    ) -> None:
+        super().__init__(sock, vigil)
         self._address = address
         self._seq = 0
         self._policy = _policy(
@@ -118,6 +121,7 @@ class Connector:
     tls: ssl.SSLContext | None
     token: Token | None
     limits: Limits
+    vigil: Vigil | None = None
 
     def __call__(self, deadline: float) -> NetworkLink:
         """A connection that the server has let in; raises with Completion.NO."""
@@ -161,7 +165,7 @@ class Connector:
         if self.tls is not None:
             sock.settimeout(frames.time_left(deadline))
             sock = self.tls.wrap_socket(sock, server_hostname=self.address.host)
-        link = NetworkLink(sock, self.address, self.limits)
+        link = NetworkLink(sock, self.address, self.limits, self.vigil)
         try:
             link.log_in(self.token, self.limits, deadline)
         except BaseException:

@@ -37,6 +37,7 @@ from typing import NamedTuple
 
 from idl.checksums import MUCH_BYTES, crc32, crc32_of_little
 from idl.orb.guard import Policy, judge
+from idl.orb.vigil import Vigil
 from idl.turns import turns_here
 
 # Pyro5 reads PYRO_* variables when it is imported, and refuses to be imported for one that it does
@@ -172,12 +173,14 @@ class Stream:
 
     A plain socket blocks, and the kernel ends a read that takes too long; a TLS socket does not
     block, and is waited for: the kernel does not see what waits decrypted inside it. Where calls
-    take turns, neither blocks, and others have theirs while one is waited for.
+    take turns, neither blocks, and others have theirs while one is waited for. With a vigil one is
+    waited for awake at first.
     """
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, vigil: Vigil | None = None) -> None:
         self.sock = sock
         self._ahead = b""
+        self._vigil = vigil
         self.start()
 
     def start(self) -> None:
@@ -327,6 +330,8 @@ class Stream:
             # Told to the kernel only where it would wait too long: mostly it does not.
             if left_s <= 0 or not 0 < self._wait_s <= left_s + WAIT_TOLERANCE_S:
                 self._wait_at_most(left_s)
+            if self._vigil is not None:
+                self._vigil.wait(self._poll.poll)
             try:
                 piece = self.sock.recv(size)
             except BlockingIOError:
@@ -360,6 +365,8 @@ class Stream:
             try:
                 return self.sock.recv(size, self._at_once)
             except _NOT_NOW:
+                if self._vigil is not None:
+                    self._vigil.wait(self._poll.poll)
                 if not self._is_ready(select.POLLIN, deadline):
                     raise TimeoutError("nothing has arrived in time") from None
 

@@ -24,6 +24,7 @@ from idl.orb.client import Connector
 from idl.orb.endpoint import Endpoint, Heard, Request, Started
 from idl.orb.guard import Limits
 from idl.orb.server import Server, Serving
+from idl.orb.vigil import Vigil
 from idl.proxies import (
     Proxy,
     export_proxy,
@@ -57,7 +58,8 @@ class NetworkOrb:
     Shared by any number of threads, and usable in a forked child, where it is a client only.
     References that a caller names lead to the caller's own host, to here, or to `trusted` servers;
     only the last are shown this orb's token. With `takes_turns` prompt calls from all peers share
-    one thread: see `idl.turns` for what that asks of the servants.
+    one thread: see `idl.turns` for what that asks of the servants. So long as `awake_s` an answer
+    is waited for awake: see `idl.orb.vigil`.
     """
 
     def __init__(
@@ -73,13 +75,15 @@ class NetworkOrb:
         timeout_s: float = CALL_TIMEOUT_S,
         trusted: frozenset[Address] = frozenset(),
         takes_turns: bool = False,
+        awake_s: float = 0.0,
     ) -> None:
         self.address: Address | None = None
         self._limits = limits or Limits()
         self._objects = ObjectTable(authorize)
         client_tls = None if tls is None else tls.client_context()
-        self._calls = _Calls(client_tls, token, self._limits, timeout_s)
-        self._calls_to_strangers = _Calls(client_tls, None, self._limits, timeout_s)
+        vigil = Vigil(awake_s, time.monotonic) if awake_s else None
+        self._calls = _Calls(client_tls, token, self._limits, timeout_s, vigil)
+        self._calls_to_strangers = _Calls(client_tls, None, self._limits, timeout_s, vigil)
         self._trusted = trusted
         self._server: Server | None = None
         self._takes_turns = takes_turns
@@ -166,12 +170,18 @@ class _Calls:
     """Carries out calls, with one identity, to any number of servers. See `Caller`."""
 
     def __init__(
-        self, tls: ssl.SSLContext | None, token: Token | None, limits: Limits, timeout_s: float
+        self,
+        tls: ssl.SSLContext | None,
+        token: Token | None,
+        limits: Limits,
+        timeout_s: float,
+        vigil: Vigil | None,
     ) -> None:
         self._tls = tls
         self._token = token
         self._limits = limits
         self._timeout_s = timeout_s
+        self._vigil = vigil
         self._body_bytes_max = limits.message_bytes_max - limits.annotation_bytes_max
         # By the address as it is written.
         self._endpoints: dict[str, Endpoint] = {}
@@ -257,7 +267,7 @@ class _Calls:
             endpoint.close()
 
     def _new_endpoint(self, address: Address, server: str) -> Endpoint:
-        connector = Connector(address, self._tls, self._token, self._limits)
+        connector = Connector(address, self._tls, self._token, self._limits, self._vigil)
         made = Endpoint(connector, time.monotonic, LINKS_PER_SERVER_MAX)
         # No lock, which a fork could leave held: one step decides which of two is kept.
         return self._endpoints.setdefault(server, made)

@@ -428,17 +428,20 @@ LAYERS = {
     "idl.orb.monitor":                  f"idl.orb.guard {CALLS}",
     "idl.orb":                          "idl.orb.network idl.orb.guard",
     "idl.orb.network":                  "idl.orb.client idl.orb.server idl.orb.endpoint "
-                                        "idl.orb.frames idl.orb.guard idl.proxies idl.dispatch "
+                                        "idl.orb.frames idl.orb.guard idl.orb.vigil idl.proxies "
+                                        "idl.dispatch "
                                         f"{CALLS}",
     "idl.orb.client":                   "idl.orb.endpoint idl.orb.frames idl.orb.guard "
-                                        f"idl.dispatch {CALLS}",
+                                        f"idl.orb.vigil idl.dispatch {CALLS}",
     "idl.orb.server":                   "idl.orb.pump idl.orb.doorway idl.orb.frames idl.orb.guard "
                                         f"idl.orb.audit idl.dispatch idl.turns {CALLS}",
     "idl.orb.pump":                     "idl.turns",
     "idl.orb.doorway":                  "",
     "idl.orb.endpoint":                 f"idl.dispatch idl.turns {CALLS}",
-    "idl.orb.frames":                   "idl.orb.guard idl.wire idl.checksums idl.turns",
+    "idl.orb.frames":                   "idl.orb.guard idl.orb.vigil idl.wire idl.checksums "
+                                        "idl.turns",
     "idl.orb.guard":                    "",
+    "idl.orb.vigil":                    "",
     "idl.orb.audit":                    "",
     "idl.local":                        f"idl.proxies idl.dispatch {CALLS}",
     "idl.proxies":                      CALLS,

@@ -23,12 +23,13 @@ CONTEXT = cos.PropagationContext(
 )
 
 
-@pytest.fixture(params=["network", "network in turns", "direct"])
+@pytest.fixture(params=["network", "network in turns", "network, awake", "direct"])
 def orb(request: pytest.FixtureRequest) -> Iterator[Orb]:
     made: Orb = LocalOrb()
     if request.param != "direct":
         takes_turns = request.param == "network in turns"
-        made = NetworkOrb(Address("127.0.0.1", 0), takes_turns=takes_turns)
+        awake_s = 0.001 if request.param == "network, awake" else 0.0
+        made = NetworkOrb(Address("127.0.0.1", 0), takes_turns=takes_turns, awake_s=awake_s)
     yield made
     made.close()
 

@@ -124,6 +124,12 @@ def test_an_orb_whose_certificate_is_foreign_is_told_without_harm(
         assert refused.value.completed is system.Completion.NO
 
 
+def test_whoever_waits_awake_gets_its_answers_through_tls(tls_victim: Watched) -> None:
+    with tls_victim.unharmed(), contextlib.closing(tls_victim.honest_orb(awake_s=0.001)) as orb:
+        service = orb.proxy(tls_victim.reference("service"), mq.Mq_Service)
+        assert [service.isEnabled() for _ in range(100)] == [True] * 100
+
+
 # S18
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")
 def test_a_client_of_an_older_tls_is_refused(tls_victim: Watched, authority: Authority) -> None:

@@ -116,6 +116,7 @@ class Watched:
         token: str | None = HONEST,
         tls: Tls | None = None,
         limits: Limits | None = None,
+        awake_s: float = 0.0,
     ) -> NetworkOrb:
         """An orb of an honest client."""
         return NetworkOrb(
@@ -123,6 +124,7 @@ class Watched:
             token=None if token is None else Token(token),
             limits=limits,
             timeout_s=SERVED_WITHIN_S,
+            awake_s=awake_s,
         )
 
     def serve_newcomer(self) -> float:

@@ -72,6 +72,12 @@ def test_a_timeout_is_positive_and_finite() -> None:
         mq.begin(timeout=float("inf"))
 
 
+@pytest.mark.parametrize("awake", [-0.001, 0.02, 1, float("nan"), float("inf")])
+def test_nobody_is_awake_for_long(awake: float) -> None:
+    with pytest.raises(ValueError, match=r"0 to 0\.01 seconds are waited awake"):
+        oncemq.connect("mq://127.0.0.1:7411", awake=awake)
+
+
 def test_an_embedded_node_takes_no_token() -> None:
     with pytest.raises(OnceMQError, match="needs no token"):
         oncemq.connect("memory:", token="me.secret")

@@ -17,7 +17,7 @@ KEY = b"k" * 16
 
 
 def test_a_request_has_all_its_parts() -> None:
-    calls = _Calls(None, None, Limits(), 7.0)
+    calls = _Calls(None, None, Limits(), 7.0, None)
     node = cast(Proxy, proxy_of("PYRO:node@localhost:7411", Mq_Node, calls))
     codec = operation_codecs(Mq_Node)["countMessages"]
     with repeating(KEY):
