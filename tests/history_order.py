@@ -16,9 +16,10 @@ perhaps held from then on: its transaction may be in doubt, or its rollback not 
 does what was committed in two phases until somebody has got it: a client is told "committed" when
 that is decided, and a node that was down at that moment hears it later. And a get without an
 answer, whose client was killed or cut off, may hold as many messages as it asked for, until its
-branch is given up: at the next restart of its node, or after `release_ns`. By so many a get may
-pass. With several consumers nothing more is promised: who rolls back makes a message come later,
-and each consumer alone sees an order only of what the others leave it.
+branch is given up: at the next restart of its node, or after `release_ns`. So may one that was
+answered behind a restart, until that: its client has asked again, and was given others. By so many
+a get may pass. With several consumers nothing more is promised: who rolls back makes a message come
+later, and each consumer alone sees an order only of what the others leave it.
 """
 
 from __future__ import annotations
@@ -134,6 +135,11 @@ class _Passing:
             if get.answered_at is not None:
                 yield get.asked_at, _ASKED, number, get
                 yield get.answered_at, _ANSWERED, number, get
+                restarts = self._times.restarts.get(get.node, ())
+                lives = bisect_right(restarts, get.answered_at)
+                if lives and restarts[lives - 1] >= get.asked_at:
+                    yield get.asked_at, _HIDDEN, number, get
+                    yield restarts[lives - 1], _FREED, number, get
             else:
                 yield get.asked_at, _HIDDEN, number, get
                 yield self._freed_at(get), _FREED, number, get

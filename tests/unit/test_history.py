@@ -316,3 +316,33 @@ def test_who_was_not_answered_may_hold_one_until_it_is_given_up(
     story.take("r", "t3", "y", count=1)
     story.end("r", "t3", COMMITTED)
     assert told(story.judged(left(a="x"), times)) == expected
+
+
+@pytest.mark.parametrize(
+    ("restarts", "expected"),
+    [
+        ({"n1": [20]}, []),
+        ({"n1": [3, 20, 99]}, []),
+        ({}, [("passed over", "t1", "x")]),
+        ({"n2": [20]}, [("passed over", "t1", "x")]),
+        ({"n1": [3, 99]}, [("passed over", "t1", "x")]),
+        ({"n1": [13]}, [("passed over", "t1", "x")]),
+    ],
+    ids=["after it", "among others", "never", "another node", "before and after", "before it"],
+)
+def test_who_asked_again_after_a_restart_may_have_held_others_until_then(
+    story: Story, restarts: dict[str, list[int]], expected: list[tuple[str, str, str]]
+) -> None:
+    for name, message in (("t1", "x"), ("t2", "y"), ("t3", "z")):
+        story.put("w", name, message)
+    story.client("s").begin("t4")
+    story.client("s").getting("t4", *A, 1)
+    story.take("r", "t5", "y", count=1)
+    story.end("r", "t5", COMMITTED)
+    while story.now < 25:
+        story.client("r").begin(f"nothing {story.now}")
+    story.take("r", "t6", "x", count=1)
+    story.end("r", "t6", COMMITTED)
+    story.client("s").got("t4", [Seen("z", DIGEST)])
+    story.end("s", "t4", COMMITTED)
+    assert told(story.judged(left(a=""), Times(restarts=restarts))) == expected
