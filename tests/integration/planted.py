@@ -16,8 +16,10 @@ from typing import Any
 
 from coordinator.decision_log import DecisionLog
 from mqserver.node import Node
+from mqserver.storage.contract import Message
 from mqserver.storage.format import RecordKind, unpack_body
 from mqserver.transactions.alone import Alone
+from mqserver.transactions.decisions import MARK, Decisions
 from mqserver.transactions.requests import Branch
 from mqserver.transactions.work import Work
 
@@ -57,14 +59,21 @@ def _let_late_work_in() -> None:
 
 
 def _forget_decisions() -> None:
-    """A restart of the coordinator does not see what was decided."""
+    """A restart does not see what was decided, neither of a node nor of the coordinator."""
+    know = Decisions._know
 
     def reading(self: DecisionLog) -> None:
         for record in self._log.records(self._log.control.restart_lsn):
             if record.kind is not RecordKind.DECISION:
                 self.ledger.apply(record.kind, unpack_body(record.body, "a record")[0])
 
+    def knowing(self: Decisions, message: Message) -> None:
+        if message.group != MARK:
+            know(self, message)
+
     _patch(DecisionLog, "_read", reading)
+    _patch(Decisions, "_know", knowing)
+    _patch(Decisions, "_was_committed", lambda self, gtrid: False)
 
 
 def _patch(where: Any, name: str, what: Any) -> None:
