@@ -270,6 +270,10 @@ class Work:
     ) -> tuple[Status, bool, Any]:
         """The answer to a push-down that was carried out before a restart, or the refusal."""
         outcome = outcome_of(over)
+        if completion is _COMMIT_ONE_PHASE and outcome is Outcome.ROLLED_BACK:
+            # Its owner takes that for the end. So it is after a crash, too: of late copies of its
+            # calls one could begin the branch anew, and the next one commit it.
+            self._storage.force()
         is_known = branch in self._open or branch in self._ended
         if is_known or completion is mqCompletion.NONE:
             raise over

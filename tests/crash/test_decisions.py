@@ -1,7 +1,7 @@
 """A node that decides crashes at every moment: mark and work are one, and what was told stays true.
 
 Every state that a power cut may leave is opened again: where the message is, the mark is; who was
-told "committed" finds it so, and so does who was told "rolled back".
+told "committed" finds it so, and so does who was told "rolled back", whatever comes late.
 """
 
 from __future__ import annotations
@@ -12,13 +12,17 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from idl import mq
 from idl.cos import Status
+from idl.mq import mqCompletion, mqQueueSettings
 from idl.otids import GTRID_BYTES
 from mqserver.storage.contract import EVERYTHING, NewMessage, QueueSettings
 from mqserver.storage.paged import PagedSettings, PagedStorage
 from mqserver.transactions.decisions import FENCE, MARK, OWN, Decisions, Voter
+from tests.conformance.paged_storages import durable_image
 from tests.crash.crash_states import CrashState, crash_states
 from tests.crash.recording_disk import RecordingDisk
+from tests.unit.mqserver.node_world import World, batch
 
 VOTERS = (Voter("n2", "PYRO:settler@far:1"),)
 SETTINGS = PagedSettings(segment_blocks=16)
@@ -123,3 +127,39 @@ class FencedInMemory(Decisions):
 def test_a_planted_bug_is_noticed(kind: type[Decisions]) -> None:
     with pytest.raises(AssertionError, match="a crash behind entry"):
         _judge_all(kind)
+
+
+# --- Late copies ----------------------------------------------------------------------------------
+
+
+def _started_on(disk: RecordingDisk) -> World:
+    return World(storage=PagedStorage(disk, lambda: bytes(16), time.monotonic, SETTINGS))
+
+
+def _cut(world: World, disk: RecordingDisk) -> RecordingDisk:
+    """What a power cut leaves of all that was not forced: nothing."""
+    left = RecordingDisk(durable_image(disk.trace))
+    world.close()
+    return left
+
+
+def test_who_was_told_rolled_back_is_not_committed_by_late_copies_of_its_calls() -> None:
+    first = RecordingDisk()
+    world = _started_on(first)
+    world.admin.createQueue("q", mqQueueSettings(True, False, 0, 0))
+    branch = world.branch()
+    world.node.putMany(branch, 1, "q", batch(b"1"))
+    second = _cut(world, first)
+    world = _started_on(second)
+    with pytest.raises(mq.BranchEnded) as over:
+        world.node.pushDown(branch, 2, (), mqCompletion.COMMIT_ONE_PHASE)
+    assert over.value.outcome is Status.ROLLED_BACK
+    world = _started_on(_cut(world, second))
+    for late in (
+        lambda: world.node.putMany(branch, 1, "q", batch(b"1")),
+        lambda: world.node.pushDown(branch, 2, (), mqCompletion.COMMIT_ONE_PHASE),
+    ):
+        with pytest.raises(mq.BranchEnded):
+            late()
+    assert world.seen("q") == ()
+    world.close()
