@@ -22,17 +22,17 @@ VAIN_MAX = 8
 REST_S_MIN = 0.02
 REST_S_MAX = 2.0
 
+# Held by the one thread of this process that is awake, whichever connection it waits for. A forked
+# child may inherit it held; then nobody is awake there, which is no harm.
+_ONE = threading.Lock()
+
 
 class Vigil:
-    """The waiting of one process, for `awake_s` at most before it falls asleep.
-
-    In a forked child whose parent was awake at that moment nobody is ever awake, which is no harm.
-    """
+    """The waiting for some servers, for `awake_s` at most before one falls asleep."""
 
     def __init__(self, awake_s: float, clock: Callable[[], float]) -> None:
         self._awake_s = awake_s
         self._clock = clock
-        self._one = threading.Lock()
         self._waits = self._vain = 0
         self._rest_s = REST_S_MIN
         self._rests_until = clock()
@@ -41,7 +41,7 @@ class Vigil:
         """Returns when `is_ready(0)` says so, or when it is better to sleep until then."""
         clock = self._clock
         now = clock()
-        if now < self._rests_until or not self._one.acquire(False):
+        if now < self._rests_until or not _ONE.acquire(False):
             return
         try:
             until = now + self._awake_s
@@ -55,7 +55,7 @@ class Vigil:
                 self._waits = self._vain = 0
                 self._rest_s = REST_S_MIN
         finally:
-            self._one.release()
+            _ONE.release()
 
     def _was_vain(self, now: float) -> None:
         self._waits += 1

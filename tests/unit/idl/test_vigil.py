@@ -96,11 +96,13 @@ def test_whoever_is_lucky_again_sleeps_no_longer_than_before(world: World) -> No
     assert world.give_up() == pytest.approx(REST_S_MIN, rel=0.2)
 
 
-def test_one_thread_at_a_time_is_awake(world: World) -> None:
+@pytest.mark.parametrize("is_same", [True, False], ids=["one connection", "two"])
+def test_one_thread_at_a_time_is_awake(world: World, is_same: bool) -> None:
     others: list[int] = []
+    another = world.vigil if is_same else World().vigil
 
     def look(timeout: int) -> bool:
-        world.vigil.wait(lambda timeout: others.append(timeout))
+        another.wait(lambda timeout: others.append(timeout))
         return True
 
     world.vigil.wait(look)
