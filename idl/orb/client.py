@@ -39,6 +39,8 @@ class NetworkLink(frames.Stream):
         super().__init__(sock, vigil)
         self._address = address
         self._seq = 0
+        # Names the life of the server that has let this client in, once it has.
+        self._named = b""
         self._policy = _policy(
             limits, limits.message_bytes_max, frames.RESULT, more_flags=frames.FORETOLD
         )
@@ -53,7 +55,8 @@ class NetworkLink(frames.Stream):
         body, request_id, transaction, _, _ = request
         self._seq = seq = (self._seq + 1) & 0xFFFF
         try:
-            self.send(frames.encode(_INVOKE, seq, request_id, body, transaction), deadline)
+            frame = frames.encode(_INVOKE, seq, request_id, body, transaction, 0, self._named)
+            self.send(frame, deadline)
         except OSError as failed:
             # Not all of it was handed to the network, so the server cannot have acted on it.
             self._fail(request, failed, system.Completion.NO)
@@ -96,6 +99,7 @@ class NetworkLink(frames.Stream):
         policy = _policy(limits, limits.handshake_bytes_max, frames.CONNECTED, frames.NOT_CONNECTED)
         reply = self.receive(policy, deadline)
         if reply.kind == frames.CONNECTED:
+            self._named = _named(wire.unpack(reply.body))
             return
         reason = wire.unpack(reply.body)
         if reason == wire.NOT_ALLOWED:
@@ -172,6 +176,16 @@ class Connector:
             link.close()
             raise
         return link
+
+
+def _named(welcome: object) -> bytes:
+    """What calls carry for the life that the welcome tells; nothing where it tells none."""
+    life = welcome.get("life", b"") if isinstance(welcome, dict) else b""
+    if life == b"":
+        return b""
+    if not isinstance(life, bytes) or len(life) != frames.LIFE_BYTES:
+        raise frames.Refused("the server does not say which life of it this is")
+    return frames.naming(life)
 
 
 def _policy(limits: Limits, frame_bytes_max: int, *kinds: int, more_flags: int = 0) -> Policy:

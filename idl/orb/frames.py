@@ -2,7 +2,7 @@
 
 Both sides of the orb stand on this: it puts our digest and the transaction beside the body, and
 has every header judged before anything else of the frame is looked at. The layout is that of
-Pyro5's protocol, with our two annotations; a test compares it with what Pyro5 writes and reads:
+Pyro5's protocol, with our three annotations; a test compares it with what Pyro5 writes and reads:
 
     offset  code  size  field
     0x00    4s    4     PYRO
@@ -18,10 +18,13 @@ Pyro5's protocol, with our two annotations; a test compares it with what Pyro5 w
     0x26    H     2     magic number
     0x28    4s    4     OMQD: annotation with the digest
     0x2c    I     4     its length, 4
-    0x30    I     4     CRC-32 of the first 40 bytes, the transaction and the body
+    0x30    I     4     CRC-32 of the first 40 bytes, all of OMQL, the transaction and the body
 
-An annotation OMQT with the transaction may follow, then the body. Pyro5's own configuration,
-environment variables included, has no say here. It knows neither objects nor principals.
+An annotation OMQL may follow, which says for which life of the server a request is: 8 bytes, drawn
+at each start and told with the login. A request of a former life, which somebody has kept and sends
+on, is refused. Then an annotation OMQT with the transaction may follow, then the body. Pyro5's own
+configuration, environment variables included, has no say here. It knows neither objects nor
+principals.
 """
 
 from __future__ import annotations
@@ -70,6 +73,7 @@ _TAG = b"PYRO"
 _VERSION: int = protocol.PROTOCOL_VERSION
 _MAGIC = 0x4DC5
 _DIGEST = b"OMQD"
+_LIFE = b"OMQL"
 _TRANSACTION = b"OMQT"
 _HEADER = struct.Struct("!4sHBBHHII16sHH")
 _ANNOTATION = struct.Struct("!4sI")
@@ -85,7 +89,11 @@ _MIDDLE = _HEADER_END + _DIGEST_START
 _HEADER_BYTES = _HEADER.size
 _DIGEST_BYTES = _DIGEST_ANNOTATION.size
 _USUAL_BYTES = _USUAL.size
-_LITTLE_BYTES = MUCH_BYTES - _HEADER_BYTES
+LIFE_BYTES = 8
+FORMER_LIFE = "a call for this server as it was before a restart"
+_LIFE_START = _ANNOTATION.pack(_LIFE, LIFE_BYTES)
+_NAMED_BYTES = len(_LIFE_START) + LIFE_BYTES
+_LITTLE_BYTES = MUCH_BYTES - _HEADER_BYTES - _NAMED_BYTES
 # Looked up once: each is used with every frame.
 _pack_header, _unpack_header = _HEADER.pack, _HEADER.unpack_from
 _pack_usual, _unpack_usual = _USUAL_HEADER.pack, _USUAL.unpack_from
@@ -132,23 +140,52 @@ def start_of(kind: int) -> bytes:
 _STARTS = {kind: start_of(kind) for kind in (CONNECT, CONNECTED, NOT_CONNECTED, INVOKE, RESULT)}
 
 
+def new_life() -> bytes:
+    """Tells a server that starts from all that were there before it."""
+    return os.urandom(LIFE_BYTES)
+
+
+def naming(life: bytes) -> bytes:
+    """What a frame that is for this life of a server carries beside its digest."""
+    return _LIFE_START + life
+
+
 def encode(
-    kind: int, seq: int, request_id: bytes, body: bytes, transaction: bytes = b"", flags: int = 0
+    kind: int,
+    seq: int,
+    request_id: bytes,
+    body: bytes,
+    transaction: bytes = b"",
+    flags: int = 0,
+    named: bytes = b"",
 ) -> bytes:
-    """The bytes of a frame, with the digest over all that the two sides must agree on."""
+    """The bytes of a frame, with the digest over all that the two sides must agree on.
+
+    `named` is what `naming` makes of a life, or nothing.
+    """
     size = len(body)
     if transaction or flags or size >= _LITTLE_BYTES:
-        return _encode(kind, seq, request_id, body, transaction, flags)
-    header = _pack_usual(_STARTS[kind], seq, size, _DIGEST_BYTES, request_id, _HEADER_END)
+        return _encode(kind, seq, request_id, body, transaction, flags, named)
+    beside_size = _DIGEST_BYTES + len(named)
+    header = _pack_usual(_STARTS[kind], seq, size, beside_size, request_id, _HEADER_END)
+    rest = named + body
     # One sum of both takes less time than two, although what is little is copied for it.
-    return header + _pack_end(_DIGEST_START, _crc32_of_little(header + body)) + body
+    return header + _pack_end(_DIGEST_START, _crc32_of_little(header + rest)) + rest
 
 
 def _encode(
-    kind: int, seq: int, request_id: bytes, body: bytes, transaction: bytes, flags: int
+    kind: int,
+    seq: int,
+    request_id: bytes,
+    body: bytes,
+    transaction: bytes,
+    flags: int,
+    named: bytes,
 ) -> bytes:
     """The same for a frame out of the ordinary, or a large one."""
-    beside = _ANNOTATION.pack(_TRANSACTION, len(transaction)) + transaction if transaction else b""
+    beside = named
+    if transaction:
+        beside += _ANNOTATION.pack(_TRANSACTION, len(transaction)) + transaction
     header = _pack_header(
         _TAG,
         _VERSION,
@@ -162,7 +199,7 @@ def _encode(
         0,
         _MAGIC,
     )
-    checksum = _crc32_of_little(header)
+    checksum = _crc32_of_little(header + named)
     if transaction:
         checksum = _crc32(transaction, checksum)
     return b"".join((header, _pack_digest(_DIGEST, 4, _crc32(body, checksum)), beside, body))
@@ -221,18 +258,21 @@ class Stream:
         size = len(data) - _USUAL_BYTES
         if size >= 0:
             start, seq, body_size, beside_size, request_id, middle, digest = _unpack_usual(data)
-            # Whole, of the kind that is waited for, and with nothing beside its digest.
+            named = policy.named
+            named_size = len(named)
+            # Whole, of the kind that is waited for, and with the life alone beside its digest.
             if (
-                body_size == size
+                body_size + named_size == size
                 and start == policy.start
-                and beside_size == _DIGEST_BYTES
+                and beside_size == _DIGEST_BYTES + named_size
                 and middle == _MIDDLE
                 and size + _DIGEST_BYTES <= policy.frame_bytes_max
             ):
-                body = data[_USUAL_BYTES:]
+                rest = data[_USUAL_BYTES:]
                 sum_up = _crc32_of_little if size < _LITTLE_BYTES else _crc32
-                if sum_up(data[:_HEADER_BYTES] + body) == digest:
+                if sum_up(data[:_HEADER_BYTES] + rest) == digest and rest.startswith(named):
                     self._ahead = b""
+                    body = rest[named_size:]
                     return _new_tuple(Frame, (start[6], 0, seq, request_id, body, b""))
         return None
 
@@ -265,14 +305,16 @@ class Stream:
             late = deadline if message_s is None else time.monotonic() + message_s
             data = self._whole(data, size, late)
         body = memoryview(data)[body_at:]
-        checksum = _crc32_of_little(data[:_HEADER_BYTES])
-        transaction: bytes | None = b""
-        if beside_size != _DIGEST_BYTES:
-            transaction = _transaction(data, beside_size)
-            checksum = _crc32(transaction or b"", checksum)
+        named, transaction = _beside(data, body_at)
+        checksum = _crc32_of_little(data[:_HEADER_BYTES] + named)
+        if transaction:
+            checksum = _crc32(transaction, checksum)
         expected = (_DIGEST, 4, _crc32(body, checksum))
         if transaction is None or _unpack_digest(data, _HEADER_BYTES) != expected:
             raise Damaged(seq, request_id)
+        # Who names no life was told none, by a server of an earlier version, or cannot.
+        if named and named != policy.named:
+            raise Refused(FORMER_LIFE if policy.named else "a life is named where there is none")
         return Frame(kind, flags & ~HAS_REQUEST_ID, seq, request_id, body, transaction)
 
     def send_at_once(self, data: bytes) -> int:
@@ -395,11 +437,17 @@ def time_left(deadline: float) -> float:
     return left
 
 
-def _transaction(data: bytes, beside_size: int) -> bytes | None:
-    """What stands behind the digest; None where that is not the transaction and nothing else."""
-    start = _HEADER_BYTES + _DIGEST_BYTES + _ANNOTATION.size
-    end = _HEADER_BYTES + beside_size
+def _beside(data: bytes, end: int) -> tuple[bytes, bytes | None]:
+    """The life, named or not, and the transaction; None for that where anything else is there."""
+    named, at = b"", _USUAL_BYTES
+    if data.startswith(_LIFE_START, at) and at + _NAMED_BYTES <= end:
+        named = data[at : at + _NAMED_BYTES]
+        at += _NAMED_BYTES
+    if at == end:
+        return named, b""
+    start = at + _ANNOTATION.size
     if end < start:
-        return None
-    name, length = _ANNOTATION.unpack_from(data, start - _ANNOTATION.size)
-    return data[start:end] if name == _TRANSACTION and start + length == end else None
+        return named, None
+    name, length = _ANNOTATION.unpack_from(data, at)
+    is_all = name == _TRANSACTION and start + length == end
+    return named, data[start:end] if is_all else None

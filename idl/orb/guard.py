@@ -57,12 +57,14 @@ class Policy(NamedTuple):
     # What the usual ones begin with; kind, serializer and flags, which must be such as are allowed,
     # are part of it: they need no longer look.
     start: bytes = b""
+    # What those carry beside their digest that name the life which they are for; else they may not.
+    named: bytes = b""
 
 
 def judge(header: Header | tuple[int, int, int, int, int], policy: Policy) -> str | None:
     """Why the frame is refused, or None when its payload may be read."""
     kind, serializer, flags, data_bytes, annotation_bytes = header
-    kinds, expected, flags_allowed, frame_bytes_max, annotation_bytes_max, _ = policy
+    kinds, expected, flags_allowed, frame_bytes_max, annotation_bytes_max, _, _ = policy
     if kind not in kinds:
         return f"message type {kind}"
     if serializer != expected:

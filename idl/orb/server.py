@@ -130,8 +130,11 @@ class Server:
         self._gate: Gate[_Peer] = Gate(self._limits)
         self._refusals = Refusals(limits)
         self._is_closing = False
-        self._login_policy = self._policy(frames.CONNECT, self._limits.handshake_bytes_max)
-        self._call_policy = self._policy(frames.INVOKE, self._limits.message_bytes_max)
+        # This server until it ends. Calls are for it, and for none that follows it.
+        self._life = life = frames.new_life()
+        self._login_policy = self._policy(frames.CONNECT, limits.handshake_bytes_max)
+        named = frames.naming(life)
+        self._call_policy = self._policy(frames.INVOKE, limits.message_bytes_max, named)
         self._pump: Pump[_Peer] | None = None
         if serving.takes_turns:
             # The peer has sent something; it is answered, or left to a helper.
@@ -163,7 +166,7 @@ class Server:
         """How many peers have proven themselves, and how many have not yet."""
         return self._gate.counts()
 
-    def _policy(self, kind: int, frame_bytes_max: int) -> Policy:
+    def _policy(self, kind: int, frame_bytes_max: int, named: bytes = b"") -> Policy:
         return Policy(
             kinds=frozenset({kind}),
             serializer=frames.MSGPACK,
@@ -171,6 +174,7 @@ class Server:
             frame_bytes_max=frame_bytes_max,
             annotation_bytes_max=self._limits.annotation_bytes_max,
             start=frames.start_of(kind),
+            named=named,
         )
 
     # --- Letting peers in
@@ -281,7 +285,7 @@ class Server:
         self._audit.record("login", host=peer.host, principal=peer.principal.name)
         # The form of the answer is Pyro5's; which operations there are says the contract.
         operations = {"methods": (), "oneway": (), "attrs": ()}
-        answer = {"handshake": wire.VERSION, "meta": operations}
+        answer = {"handshake": wire.VERSION, "meta": operations, "life": self._life}
         self._say(peer, frames.CONNECTED, answer, deadline)
         return True
 

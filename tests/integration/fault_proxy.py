@@ -34,6 +34,8 @@ from tests.integration.cluster import Cluster, free_port
 HEADER_BYTES = 40
 SEQ_AT, LENGTHS_AT, DIGEST_AT, BESIDE_AT = 0x0A, 0x0C, 0x30, 0x34
 ANNOTATION_BYTES = 8
+# Says for which life of the server a request is.
+NAMED_BYTES = 16
 
 WEIGHTS = {
     "cut": 4.0,
@@ -229,8 +231,9 @@ def renumbered(frame: bytes, seq: int) -> bytes:
     struct.pack_into("!H", changed, SEQ_AT, seq & 0xFFFF)
     beside = struct.unpack_from("!II", frame, LENGTHS_AT)[1]
     end = HEADER_BYTES + beside
-    transaction = frame[BESIDE_AT + ANNOTATION_BYTES : end]
-    digest = zlib.crc32(transaction, zlib.crc32(changed[:HEADER_BYTES]))
+    named_end = BESIDE_AT + (NAMED_BYTES if frame.startswith(b"OMQL", BESIDE_AT) else 0)
+    digest = zlib.crc32(frame[BESIDE_AT:named_end], zlib.crc32(changed[:HEADER_BYTES]))
+    digest = zlib.crc32(frame[named_end + ANNOTATION_BYTES : end], digest)
     struct.pack_into("!I", changed, DIGEST_AT, zlib.crc32(frame[end:], digest))
     return bytes(changed)
 

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from coordinator.decision_log import DecisionLog
+from idl.orb import frames
 from mqserver.node import Node
 from mqserver.storage.contract import Message
 from mqserver.storage.format import RecordKind, unpack_body
@@ -76,6 +77,11 @@ def _forget_decisions() -> None:
     _patch(Decisions, "_was_committed", lambda self, gtrid: False)
 
 
+def _live_for_ever() -> None:
+    """A server does not tell calls that are for it from those for the one before it."""
+    _patch(frames, "new_life", lambda: bytes(frames.LIFE_BYTES))
+
+
 def _patch(where: Any, name: str, what: Any) -> None:
     assert hasattr(where, name), f"{where} has no {name} any more"
     setattr(where, name, what)
@@ -86,6 +92,7 @@ BUGS: dict[str, Callable[[], None]] = {
     "prepared forgotten": _forget_prepared,
     "late work": _let_late_work_in,
     "decision forgotten": _forget_decisions,
+    "one life": _live_for_ever,
 }
 
 

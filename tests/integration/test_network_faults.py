@@ -83,10 +83,13 @@ def _heal_and_judge(crew: Crew, proxies: list[FaultProxy]) -> Report:
     return crew.judged()
 
 
+@pytest.mark.parametrize("named", [b"", frames.naming(b"one life")])
 @pytest.mark.parametrize("transaction", [b"", b"some transaction"])
-def test_a_frame_with_another_number_is_as_if_it_had_been_sent_so(transaction: bytes) -> None:
+def test_a_frame_with_another_number_is_as_if_it_had_been_sent_so(
+    transaction: bytes, named: bytes
+) -> None:
     sent, expected = (
-        frames.encode(frames.INVOKE, seq, bytes(range(16)), b"a body", transaction)
+        frames.encode(frames.INVOKE, seq, bytes(range(16)), b"a body", transaction, named=named)
         for seq in (7, 1)
     )
     assert renumbered(sent, 1) == expected

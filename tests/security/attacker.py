@@ -47,6 +47,8 @@ class Forged:
     serializer: int = MSGPACK
     request_id: bytes = REQUEST_ID
     transaction: bytes = b""
+    # For which life of the server it says that it is, if any.
+    life: bytes = b""
     annotations: tuple[tuple[bytes, bytes], ...] = ()
     has_digest: bool = True
     tag: bytes = b"PYRO"
@@ -60,11 +62,16 @@ class Forged:
         chunks = list(self.annotations)
         if self.transaction:
             chunks.insert(0, (b"OMQT", self.transaction))
+        named = b""
+        if self.life:
+            named = _CHUNK.pack(b"OMQL", len(self.life)) + self.life
+            chunks.insert(0, (b"OMQL", self.life))
         digest_bytes = _CHUNK.size + 4 if self.has_digest else 0
         annotation_bytes = digest_bytes + sum(_CHUNK.size + len(data) for _, data in chunks)
         head = self._head(annotation_bytes)
         if self.has_digest:
-            checksum = zlib.crc32(self.body, zlib.crc32(self.transaction, zlib.crc32(head)))
+            checksum = zlib.crc32(self.transaction, zlib.crc32(head + named))
+            checksum = zlib.crc32(self.body, checksum)
             chunks.insert(0, (b"OMQD", checksum.to_bytes(4, "big")))
         packed = [_CHUNK.pack(name, len(data)) + data for name, data in chunks]
         return b"".join((head, *packed, self.body))

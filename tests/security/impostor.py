@@ -89,9 +89,10 @@ class Impostor:
                 self._converse(wire, request)
 
 
-def let_in(wire: Wire, login: Reply) -> None:
-    """Answers a login as an honest server does."""
-    body = msgpack.packb({"handshake": 1, "meta": {"methods": (), "oneway": (), "attrs": ()}})
+def let_in(wire: Wire, login: Reply, **more: object) -> None:
+    """Answers a login as an honest server does, of an earlier version that tells no life."""
+    operations = {"methods": (), "oneway": (), "attrs": ()}
+    body = msgpack.packb({"handshake": 1, "meta": operations, **more})
     wire.send(Forged(CONNECTED, body, login.seq, request_id=bytes(16)))
 
 

@@ -2,9 +2,9 @@
 
 Everything but the outside world is the real thing: what a node has decided and forgets, its
 branches at work and in doubt, the servants through which it is asked, the coordinator that asks it
-for others. `run` is one run: faults, then calm. When everything has come to rest no branch is in
-doubt and no mark is left, and `verdicts.py` judges; then everybody is started anew, and it judges
-again.
+for others. Some branches begin with a get; what the owner was given is what must be gone with it.
+`run` is one run: faults, then calm. When everything has come to rest no branch is in doubt and no
+mark is left, and `verdicts.py` judges; then everybody is started anew, and it judges again.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from mqserver.transactions.requests import Branch, Done
 from mqserver.transactions.resource import Resources, branch_id
 from mqserver.transactions.settling import Settling, SettlingTimes
 from mqserver.transactions.work import Work
+from tests.simulation.branches import COMMITTED
 from tests.simulation.commitment import (
     CALM_S,
     LATE_S,
@@ -53,7 +54,7 @@ from tests.simulation.deciding_storage import MarkDisk, MarkStorage
 from tests.simulation.disk import SimulatedDisk
 from tests.simulation.network import SimulatedOrb
 from tests.simulation.owners import WORKING, Owner, Ways, Working
-from tests.simulation.verdicts import Record, judge
+from tests.simulation.verdicts import Record, Violation, judge
 from tests.simulation.world import Faults, Unsettled, World
 
 SETTLING = SettlingTimes(after_s=1.0, again_s=3.0, call_s=5.0)
@@ -183,6 +184,11 @@ class Deciding:
         ledger = self.service.log.ledger
         notes = {gtrid: each.values() for gtrid, each in ledger.heuristics.items()}
         judge(self.record, self.disks, notes, 0, lambda branch: False)
+        for branch, item in self.record.given.items():
+            disk = self.disks[branch.node]
+            if disk.end_of(branch.id) in COMMITTED and disk.got(branch.id) != [item]:
+                told = f"{item} was given to {branch.node}/{branch.id.hex()}, which has committed"
+                raise Violation(f"{told} {disk.got(branch.id)}")
 
 
 class NodeParts:
@@ -212,9 +218,10 @@ class WorkingServant:
         return branch_id(split_otid(branch.otid)[0], branch.name)
 
     @_translated
-    def work(self, branch: mqBranch) -> None:
+    def get(self, branch: mqBranch) -> int:
         owner = self._parts.entered().principal.name
-        self._parts.work.request(self.branch_id(branch), owner, 1, "work", self._do)
+        item = self._parts.work.request(self.branch_id(branch), owner, 1, "get", self._get)
+        return int(item)
 
     @_translated
     def vote(self, branch: mqBranch, request: int, changes: bool) -> Status:
@@ -248,6 +255,11 @@ class WorkingServant:
         own = self.branch_id(branch)
         push_down = self._parts.work.push_down
         return push_down(own, owner, request, act, completion, recovery, commit)[:2]
+
+    def _get(self, found: Branch) -> Done:
+        item = self._parts.storage.get(found.id)
+        found.taken += 1
+        return Done(item)
 
     def _do(self, found: Branch) -> Done:
         self._parts.storage.begin(found.id)

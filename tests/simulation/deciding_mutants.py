@@ -22,6 +22,7 @@ from mqserver.storage.contract import Message, Outcome
 from mqserver.transactions import resource
 from mqserver.transactions.decisions import FENCE, MARK, OWN, Decisions, Voter
 from mqserver.transactions.resource import SettlerServant, branch_id
+from tests.simulation.network import Reply, SimulatedLink
 from tests.simulation.owners import Owner, Plan
 
 Patch = pytest.MonkeyPatch
@@ -152,6 +153,25 @@ def node_not_asked(patch: Patch) -> None:
         return real(self, name, branch)
 
     patch.setattr(Marks, "answer", answer)
+
+
+# --- Lives ---------------------------------------------------------------------------------------
+
+
+def calls_for_any_life(patch: Patch) -> None:
+    """A copy of a call for a former life of a node is carried out by the one that listens now."""
+    real = SimulatedLink._requested
+
+    def requested(
+        self: SimulatedLink, subject: str, reply: Reply, payload: bytes, is_copy: bool
+    ) -> None:
+        peer = self._peer
+        if is_copy:
+            self._peer = self._listener()
+        real(self, subject, reply, payload, is_copy)
+        self._peer = peer
+
+    patch.setattr(SimulatedLink, "_requested", requested)
 
 
 # --- Owners --------------------------------------------------------------------------------------

@@ -1,11 +1,13 @@
 """A storage of branches and of the few messages that a deciding node keeps: marks and fences.
 
 It adds to `branches.py` what `Decisions` needs of `mqserver/storage/contract.py`. What a branch has
-stored and taken happens with the record that says that it has committed, and is lost with it.
+stored and taken happens with the record that says that it has committed, and is lost with it. So is
+what it has got from a queue that never ends: its items are numbers, the first that nobody has.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -23,10 +25,11 @@ from tests.simulation.world import World
 
 @dataclass
 class Changes:
-    """What a branch has stored and taken."""
+    """What a branch has stored and taken, and got."""
 
     stored: list[Message] = field(default_factory=list)
     taken: list[int] = field(default_factory=list)
+    got: list[int] = field(default_factory=list)
 
 
 @dataclass
@@ -36,6 +39,10 @@ class MarkDisk(BranchDisk):
     queues: dict[str, None] = field(default_factory=dict)
     changes: dict[bytes, Changes] = field(default_factory=dict)
     last_key: int = 0
+
+    def got(self, branch: bytes) -> list[int]:
+        """For the checker: the items that are gone with this branch, if it was committed."""
+        return self.changes.get(branch, Changes()).got
 
 
 class MarkStorage(BranchStorage):
@@ -48,6 +55,8 @@ class MarkStorage(BranchStorage):
         self._lost_commits = lost_commits
         self._messages: dict[int, Message] = {}
         self._changes: dict[bytes, Changes] = {}
+        # Items that are gone or locked, and by which branch.
+        self._held: dict[int, bytes] = {}
         # Told of every branch that has ended, or was prepared.
         self.at_end: Callable[[bytes, Outcome], object] = lambda branch, outcome: None
         super().__init__(world, disk, slow_s)
@@ -83,6 +92,14 @@ class MarkStorage(BranchStorage):
         self.begin(branch)
         self._changes.setdefault(branch, Changes()).taken += keys
         return [self._messages[key] for key in keys]
+
+    def get(self, branch: bytes) -> int:
+        """The next item is the branch's, until it is rolled back."""
+        self.begin(branch)
+        item = next(item for item in itertools.count(1) if item not in self._held)
+        self._held[item] = branch
+        self._changes.setdefault(branch, Changes()).got.append(item)
+        return item
 
     def browse(self, queue: str, selection: Selection, after: int, limit: int) -> list[Message]:
         """See `Storage.browse`; all that is here is selected."""
@@ -133,8 +150,12 @@ class MarkStorage(BranchStorage):
 
     def _apply(self, record: Record) -> None:
         super()._apply(record)
+        changes = self._contents.changes.get(record.branch, Changes())
+        if record.outcome in (Outcome.PREPARED, Outcome.COMMITTED):
+            self._held |= dict.fromkeys(changes.got, record.branch)
+        if record.outcome is Outcome.ROLLED_BACK:
+            self._held = {i: branch for i, branch in self._held.items() if branch != record.branch}
         if record.outcome is Outcome.COMMITTED:
-            changes = self._contents.changes.get(record.branch, Changes())
             self._messages |= {message.key: message for message in changes.stored}
             for key in changes.taken:
                 self._messages.pop(key, None)

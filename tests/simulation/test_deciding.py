@@ -39,7 +39,7 @@ class Setting(NamedTuple):
 
 
 SWARM = Setting()
-PLAIN = Ways(work_first=0.0, read_only=0.0, be_late=0.0, be_silent=0.0, pester=0.0)
+PLAIN = Ways(get_first=0.0, read_only=0.0, be_late=0.0, be_silent=0.0, pester=0.0)
 # Anybody dies, and messages are lost.
 CRASHES = Setting(
     Faults(crash=0.03, loss=0.05, outage_s=2.0),
@@ -64,12 +64,19 @@ LATE_AND_SLOW = Setting(
     Doings(participants=2, clients=2, transactions=3, slow_s=4.0),
     PLAIN._replace(be_late=1.0, linger=0.0, walk_away=0.0, roll_back=0.0),
 )
+# Copies of calls come late, to nodes that were restarted since.
+COPIES = Setting(
+    Faults(crash=0.03, duplication=0.5, lateness_s=4.0, outage_s=1.0),
+    Doings(participants=2, clients=2, transactions=3),
+    PLAIN._replace(get_first=1.0, linger=1.0, walk_away=0.0, roll_back=0.0),
+)
 SETTINGS = {
     "swarm": SWARM,
     "crashes": CRASHES,
     "silent owners": SILENT_OWNERS,
     "late owners": LATE_OWNERS,
     "late and slow": LATE_AND_SLOW,
+    "copies": COPIES,
 }
 
 CASES: list[tuple[Mutant, Setting]] = [
@@ -89,6 +96,7 @@ CASES: list[tuple[Mutant, Setting]] = [
     (mutants.node_not_asked, SILENT_OWNERS),
     (mutants.voters_told_before_the_answer, LATE_OWNERS),
     (mutants.lost_answer_is_rollback, CRASHES),
+    (mutants.calls_for_any_life, COPIES),
 ]
 
 
@@ -133,7 +141,7 @@ def test_the_seeds_try_everything_that_can_go_wrong() -> None:
     assert sum(len(each.attempts) > 0 and not each.answers for each in told) >= 20, "unknown"
     calls = Counter(_operation(entry) for run in runs for entry in run.world.log)
     for operation in (
-        *("work", "vote", "decide", "endVoter", "getDecision", "fence", "settle", "getEnded"),
+        *("get", "vote", "decide", "endVoter", "getDecision", "fence", "settle", "getEnded"),
         *("replay_completion", "decideMarked", "commit", "renew", "lease"),
     ):
         assert calls[operation] >= 10, f"{operation} is too rare"

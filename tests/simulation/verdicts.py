@@ -69,6 +69,8 @@ class Record:
     told: dict[bytes, Told] = field(default_factory=dict)
     # Versions of the one application that somebody was told to be committed.
     versions: list[int] = field(default_factory=list)
+    # Where a branch has got something: what its owner was given.
+    given: dict[Branch, int] = field(default_factory=dict)
     # Transactions that an operator of the coordinator has given up, or dismissed.
     given_up: dict[bytes, None] = field(default_factory=dict)
 

@@ -27,6 +27,10 @@ POLICY = Policy(
     annotation_bytes_max=4096,
     start=frames.start_of(frames.INVOKE),
 )
+LIFE = b"one life"
+NAMED = frames.naming(LIFE)
+# As a server looks at calls that are for this life of it.
+AT_NODE = POLICY._replace(named=NAMED)
 
 
 @pytest.fixture
@@ -49,16 +53,18 @@ def test_the_table_in_the_module_is_the_layout_in_use() -> None:
     check_table(table, struct.Struct(whole))
 
 
+@pytest.mark.parametrize("named", [b"", NAMED])
 @pytest.mark.parametrize("transaction", [b"", b"context"])
 @pytest.mark.parametrize("body", [b"", b"x", b"x" * 100_000])
-def test_pyro5_reads_what_we_write(body: bytes, transaction: bytes) -> None:
-    data = frames.encode(frames.INVOKE, 7, KEY, body, transaction)
+def test_pyro5_reads_what_we_write(body: bytes, transaction: bytes, named: bytes) -> None:
+    data = frames.encode(frames.INVOKE, 7, KEY, body, transaction, named=named)
     message = protocol.ReceivingMessage(data[:40], data[40:])
     assert (message.type, message.seq, message.serializer_id) == (frames.INVOKE, 7, 4)
     assert message.corr_id == KEY
     assert bytes(message.data) == body
-    assert set(message.annotations) == ({"OMQD", "OMQT"} if transaction else {"OMQD"})
-    assert bytes(message.annotations.get("OMQT", b"")) == transaction
+    expected = {"OMQD": data[0x30:0x34], "OMQL": LIFE if named else b"", "OMQT": transaction}
+    found = {name: bytes(content) for name, content in message.annotations.items()}
+    assert found == {name: content for name, content in expected.items() if content}
 
 
 def test_the_layout_of_a_call_is_that_of_pyro5() -> None:
@@ -100,9 +106,11 @@ def test_frames_are_told_apart_however_they_are_cut(
     assert bodies == [b"%d" % n * n for n in range(20)]
 
 
+@pytest.mark.parametrize("named", [b"", NAMED])
 @pytest.mark.parametrize("transaction", [b"", b"context"])
-def test_no_single_changed_byte_gets_through(transaction: bytes) -> None:
-    data = frames.encode(frames.INVOKE, 3, KEY, b"a body of some length", transaction)
+def test_no_single_changed_byte_gets_through(transaction: bytes, named: bytes) -> None:
+    body = b"a body of some length"
+    data = frames.encode(frames.INVOKE, 3, KEY, body, transaction, named=named)
     let_through = []
     for position in range(len(data)):
         for flip in (0x01, 0x80, 0xFF):
@@ -120,7 +128,7 @@ def _is_refused(data: bytes) -> bool:
         left.sendall(data)
         left.shutdown(socket.SHUT_WR)
         try:
-            receiver.receive(POLICY, soon())
+            receiver.receive(POLICY._replace(named=NAMED), soon())
         except (frames.Refused, OSError):
             return True
         return False
@@ -243,13 +251,14 @@ def test_a_body_that_announces_or_holds_too_much_is_unreadable(body: bytes) -> N
         wire.unpack_call(body)
 
 
+@pytest.mark.parametrize("named", [b"", NAMED])
 @pytest.mark.parametrize("start", [b"", frames.start_of(frames.INVOKE)])
 def test_the_usual_frame_is_the_same_however_it_is_looked_at(
-    pair: tuple[frames.Stream, frames.Stream], start: bytes
+    pair: tuple[frames.Stream, frames.Stream], start: bytes, named: bytes
 ) -> None:
     sender, receiver = pair
-    sender.send(frames.encode(frames.INVOKE, 9, KEY, b"a body"), soon())
-    frame = receiver.receive(POLICY._replace(start=start), soon())
+    sender.send(frames.encode(frames.INVOKE, 9, KEY, b"a body", named=named), soon())
+    frame = receiver.receive(POLICY._replace(start=start, named=named), soon())
     assert (*frame[:4], bytes(frame.body), frame.transaction) == (
         frames.INVOKE,
         0,
@@ -260,34 +269,38 @@ def test_the_usual_frame_is_the_same_however_it_is_looked_at(
     )
 
 
-@pytest.mark.parametrize("position", range(0x34 + 6))
+@pytest.mark.parametrize("position", range(0x44 + 6))
 def test_a_usual_frame_of_which_a_byte_has_changed_is_refused(
     pair: tuple[frames.Stream, frames.Stream], position: int
 ) -> None:
     sender, receiver = pair
-    data = bytearray(frames.encode(frames.INVOKE, 9, KEY, b"a body"))
+    data = bytearray(frames.encode(frames.INVOKE, 9, KEY, b"a body", named=NAMED))
     data[position] ^= 1
     sender.send(bytes(data), soon())
     sender.close()
     with pytest.raises((frames.Refused, ConnectionResetError)):
-        receiver.receive(POLICY, soon())
+        receiver.receive(AT_NODE, soon())
 
 
+@pytest.mark.parametrize("named", [b"", NAMED])
 @pytest.mark.parametrize("kind", [frames.INVOKE, frames.RESULT])
-@pytest.mark.parametrize("size", [0, 1, 100, 4055, 4056, 4057, 8000, 100_000])
-def test_a_usual_frame_is_written_like_any_other(kind: int, size: int) -> None:
+@pytest.mark.parametrize("size", [0, 1, 100, 4039, 4040, 4041, 4055, 4056, 8000, 100_000])
+def test_a_usual_frame_is_written_like_any_other(kind: int, size: int, named: bytes) -> None:
     body = b"b" * size
-    assert frames.encode(kind, 9, KEY, body) == frames._encode(kind, 9, KEY, body, b"", 0)
+    one = frames.encode(kind, 9, KEY, body, named=named)
+    assert one == frames._encode(kind, 9, KEY, body, b"", 0, named)
 
 
-@pytest.mark.parametrize("size", [0, 1, 100, 4055, 4056, 4057, 8000, 16 * 1024 - 52])
+@pytest.mark.parametrize("named", [b"", NAMED])
+@pytest.mark.parametrize("size", [0, 1, 100, 4039, 4040, 4041, 4056, 8000, 16 * 1024 - 68])
 def test_what_has_arrived_whole_is_received_at_once(
-    pair: tuple[frames.Stream, frames.Stream], size: int
+    pair: tuple[frames.Stream, frames.Stream], size: int, named: bytes
 ) -> None:
     sender, receiver = pair
-    assert receiver.receive_at_once(POLICY) is None
-    sender.send(frames.encode(frames.INVOKE, 9, KEY, b"b" * size), soon())
-    frame = receiver.receive_at_once(POLICY)
+    policy = AT_NODE._replace(named=named)
+    assert receiver.receive_at_once(policy) is None
+    sender.send(frames.encode(frames.INVOKE, 9, KEY, b"b" * size, named=named), soon())
+    frame = receiver.receive_at_once(policy)
     assert frame == (frames.INVOKE, 0, 9, KEY, b"b" * size, b"")
     assert not receiver.has_more
 
@@ -311,3 +324,54 @@ def test_a_usual_frame_that_is_too_large_is_refused(
     sender.send(frames.encode(frames.INVOKE, 0, KEY, b"x" * 100), soon())
     with pytest.raises(frames.Refused, match="112 bytes"):
         receiver.receive(POLICY._replace(frame_bytes_max=111), soon())
+
+
+# --- For which life of the server a call is
+
+
+@pytest.mark.parametrize("transaction", [b"", b"context"])
+@pytest.mark.parametrize("size", [0, 100, 10_000, 100_000])
+def test_a_call_for_another_life_is_refused(
+    pair: tuple[frames.Stream, frames.Stream], size: int, transaction: bytes
+) -> None:
+    sender, receiver = pair
+    former = frames.naming(frames.new_life())
+    data = frames.encode(frames.INVOKE, 9, KEY, b"b" * size, transaction, named=former)
+    thread = threading.Thread(target=sender.send, args=(data, soon()))
+    thread.start()
+    with pytest.raises(frames.Refused, match="before a restart") as refused:
+        receiver.receive(AT_NODE, soon())
+    thread.join()
+    # It is no damage, of which its sender would be told that nothing was done, and send it again.
+    assert not isinstance(refused.value, frames.Damaged)
+
+
+def test_a_call_for_another_life_is_not_taken_for_a_usual_one(
+    pair: tuple[frames.Stream, frames.Stream],
+) -> None:
+    sender, receiver = pair
+    former = frames.naming(frames.new_life())
+    sender.send(frames.encode(frames.INVOKE, 9, KEY, b"a body", named=former), soon())
+    assert receiver.receive_at_once(AT_NODE) is None
+    assert receiver.has_more
+    with pytest.raises(frames.Refused, match="before a restart"):
+        receiver.receive(AT_NODE, soon())
+
+
+@pytest.mark.parametrize("transaction", [b"", b"context"])
+def test_a_call_that_names_no_life_is_let_in(
+    pair: tuple[frames.Stream, frames.Stream], transaction: bytes
+) -> None:
+    sender, receiver = pair
+    sender.send(frames.encode(frames.INVOKE, 9, KEY, b"a body", transaction), soon())
+    frame = receiver.receive(AT_NODE, soon())
+    assert (bytes(frame.body), frame.transaction) == (b"a body", transaction)
+
+
+def test_where_no_life_is_expected_none_is_let_in(
+    pair: tuple[frames.Stream, frames.Stream],
+) -> None:
+    sender, receiver = pair
+    sender.send(frames.encode(frames.INVOKE, 9, KEY, b"a body", named=NAMED), soon())
+    with pytest.raises(frames.Refused, match="where there is none"):
+        receiver.receive(POLICY, soon())
