@@ -99,6 +99,14 @@ class Life:
             self._process.kill()
             self._process.wait()
 
+    def strike(self, may_be_done: bool = False) -> None:
+        """It is killed at whatever it does; it had not ended by itself before, or not badly."""
+        self.kill()
+        assert self._process is not None
+        code = self._process.returncode
+        is_expected = code == -signal.SIGKILL or (code == 0 and may_be_done)
+        assert is_expected, f"{self.name} ended with {code}: {self.last_words()}"
+
     def freeze(self) -> None:
         """The process stands still, as if the machine were busy, until it is woken or killed."""
         if self._process is not None:
@@ -251,8 +259,8 @@ def ended(*lives: Life) -> Iterator[None]:
             life.kill()
 
 
-def stop_all(lives: Sequence[Life]) -> list[int]:
-    """All have stopped, having been asked at the same time; their exit codes."""
+def stop_all(lives: Sequence[Life]) -> None:
+    """All have stopped in good order, having been asked at the same time."""
     codes: dict[str, int] = {}
 
     def stop(life: Life) -> None:
@@ -263,4 +271,9 @@ def stop_all(lives: Sequence[Life]) -> list[int]:
         thread.start()
     for thread in threads:
         thread.join()
-    return [codes.get(life.name, -1) for life in lives]
+    failed = {
+        life.name: f"{codes.get(life.name)}, {life.last_words()}"
+        for life in lives
+        if codes.get(life.name) != 0
+    }
+    assert not failed, f"ended in another way than asked to: {failed}"

@@ -70,7 +70,7 @@ class Crew:
 
     def kill(self, worker: Worker) -> None:
         """The client is gone, and that is known."""
-        worker.kill()
+        worker.strike()
         self.times.deaths[worker.life] = time.monotonic_ns()
 
     def restarted(self, node: str) -> None:
