@@ -25,7 +25,7 @@ from clients.branches import Branch, vote_of
 from clients.database_drivers import DatabaseTrouble, Lost
 from clients.deciding import Deciding
 from clients.errors import RAISED, OnceMQError, OutcomeUnknown, reason_of, translated
-from clients.nodes import is_harmless
+from clients.nodes import Node, is_harmless
 from clients.two_phase import DatabaseBranch, Databases
 from idl import system
 from idl.coordination import mqParticipantList
@@ -79,8 +79,11 @@ def refused(raised: Exception, branch: Branch) -> NoReturn:
     raise Refused(reason_of(told), told.retryable) from told
 
 
-def commit_alone(branch: Branch, gtrid: bytes) -> None:
-    """The only branch with work is committed, and so is the transaction. Raises `Refused`."""
+def commit_alone(branch: Branch, gtrid: bytes, doubt: Callable[[bytes, str, Node], None]) -> None:
+    """The only branch with work is committed, and so is the transaction. Raises `Refused`.
+
+    `doubt` hears of an outcome that could not be found out, and which node has it.
+    """
     try:
         status = branch.commit_alone()
     except BranchEnded as ended:
@@ -90,7 +93,11 @@ def commit_alone(branch: Branch, gtrid: bytes) -> None:
     except system.SystemException as failed:
         if is_harmless(failed):
             refused(failed, branch)
-        status = _found_out_at(branch, gtrid, failed)
+        try:
+            status = _found_out_at(branch, gtrid, failed)
+        except OutcomeUnknown:
+            doubt(gtrid, "", branch.node)
+            raise
     if status is not _COMMITTED:
         raise Refused(f"{branch.node.where} has given it up, or was restarted")
 
@@ -315,7 +322,11 @@ class Commitment:
 
     def _undecided(self, failed: Exception) -> None:
         """The coordinator refused to decide: then it is rolled back, unless it says otherwise."""
-        outcome = self._deciding.give_up(self._gtrid, self._timeout_s)
+        try:
+            outcome = self._deciding.give_up(self._gtrid, self._timeout_s)
+        except (OutcomeUnknown, *RAISED) as silent:
+            self._doubt(self._gtrid, "")
+            raise OutcomeUnknown(self._gtrid) from silent
         if outcome.status is Status.COMMITTED:
             return
         told = translated(failed, self._deciding.where)
@@ -372,6 +383,8 @@ class Commitment:
             # It may have been there, and have been removed when the node had what it carried: under
             # whatever name, and so long ago that the node has forgotten it.
             status = branch.ask_for_all()
+            if status is Status.NO_TRANSACTION:
+                status = branch.ask_outcome()
         except (OutcomeUnknown, BranchEnded, *RAISED) as silent:
             self._doubt(gtrid, database)
             raise OutcomeUnknown(gtrid) from silent

@@ -51,6 +51,13 @@ _OUTCOMES = {
 }
 
 
+class _Doubt(NamedTuple):
+    """By which mark an outcome is told that nobody was told of, or at which node alone."""
+
+    mark: str
+    node: Node | None
+
+
 class Opened(NamedTuple):
     """What a connection stands on once it is open."""
 
@@ -112,7 +119,7 @@ class Connection:
         self._deciding: Deciding | None = None
         self._watched_in = 0
         # By what database's mark each was decided, if by one.
-        self._doubts: dict[bytes, str] = {}
+        self._doubts: dict[bytes, _Doubt] = {}
         self._is_closed = False
 
     # --- What people use
@@ -136,18 +143,19 @@ class Connection:
     def outcome(self, otid: str) -> Outcome:
         """How the transaction of this name ended, as far as node and coordinator know.
 
-        `Outcome.UNKNOWN`: nobody knows any more, or it was never heard of.
+        `Outcome.UNKNOWN`: nobody knows any more, it was never heard of, or it has changed nothing
+        at this node; then a connection to another one may know.
         """
         gtrid = parse_shown(otid)
-        node = self.node()
+        doubt = self._doubts.get(gtrid)
+        node = self.node() if doubt is None or doubt.node is None else doubt.node
         here = node.ask(node.calls.getOutcome, otid_of(gtrid))
         if here in (Status.COMMITTED, Status.ROLLED_BACK, Status.ACTIVE):
             return _OUTCOMES[here]
         deciding = self.deciding()
-        mark = self._doubts.get(gtrid)
         try:
-            if mark:
-                told = deciding.decide_marked(gtrid, mark, False, (), self.timeout_s)
+            if doubt is not None and doubt.mark:
+                told = deciding.decide_marked(gtrid, doubt.mark, False, (), self.timeout_s)
                 return _OUTCOMES[told.status]
             there = _OUTCOMES.get(deciding.outcome(gtrid).status, Outcome.UNKNOWN)
         except RAISED as failed:
@@ -157,8 +165,8 @@ class Connection:
             return there if there is Outcome.COMMITTED else Outcome.IN_DOUBT
         # The coordinator is not told of what one node commits alone, so that its word for anything
         # but a commit counts only where it was asked to decide.
-        is_its_own = gtrid in self._doubts or there is Outcome.COMMITTED
-        return there if is_its_own else Outcome.UNKNOWN
+        is_its_own = doubt is not None and doubt.node is None
+        return there if is_its_own or there is Outcome.COMMITTED else Outcome.UNKNOWN
 
     def register_database(
         self,
@@ -287,9 +295,9 @@ class Connection:
             self._watched_in = here.pid
         return deciding
 
-    def doubt(self, gtrid: bytes, mark: str = "") -> None:
+    def doubt(self, gtrid: bytes, mark: str = "", node: Node | None = None) -> None:
         """See `Home.doubt`."""
-        self._doubts[gtrid] = mark
+        self._doubts[gtrid] = _Doubt(mark, node)
         while len(self._doubts) > DOUBTS_MAX:
             self._doubts.pop(next(iter(self._doubts)))
 

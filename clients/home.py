@@ -29,5 +29,8 @@ class Home(Protocol):
     def deciding(self) -> Deciding:
         """The way to the coordinator; raises an `OnceMQError`."""
 
-    def doubt(self, gtrid: bytes, mark: str = "") -> None:
-        """The outcome is the coordinator's to tell, by this database's mark, and was not told."""
+    def doubt(self, gtrid: bytes, mark: str = "", node: Node | None = None) -> None:
+        """The outcome was not told: that of this node, which had all the work, or else of the mark.
+
+        A mark is that of a database, or of a node that decides; without it the coordinator decides.
+        """

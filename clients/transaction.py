@@ -363,7 +363,7 @@ class Transaction:
             (only,) = self._branches.values()
             if only.has_work:
                 self._status = _UNKNOWN
-                commit_alone(only, self._gtrid)
+                commit_alone(only, self._gtrid, self._home.doubt)
                 self._status = _COMMITTED
                 only.tell_keys()
                 self._over()
@@ -381,7 +381,7 @@ class Transaction:
         if databases is not None and databases.branches:
             self._commit_with(databases, working, decider)
         elif len(working) == 1 and not self._is_shared:
-            commit_alone(working[0], self._gtrid)
+            commit_alone(working[0], self._gtrid, self._home.doubt)
         elif working or self._is_shared:
             self._commit_together(working, decider, None)
         self._status = _COMMITTED

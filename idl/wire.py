@@ -15,6 +15,7 @@ import msgpack
 # What the two sides say to each other when they connect.
 VERSION = 1
 NOT_ALLOWED = "not allowed"
+DAMAGED = "not allowed: the login has no digest that fits it"
 FULL = "too many connections"
 
 # What one body may make us build: a unit for each element, and some more for whatever holds them.

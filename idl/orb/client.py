@@ -106,6 +106,8 @@ class NetworkLink(frames.Stream):
             raise system.NO_PERMISSION(
                 f"{self._address} does not let this client in: check its token or certificate"
             )
+        if reason == wire.DAMAGED:
+            raise system.TRANSIENT(f"{self._address}: the login was damaged on the way")
         told = printable(reason) if isinstance(reason, str) else "no reason given"
         raise system.TRANSIENT(f"{self._address} is busy: {told}")
 

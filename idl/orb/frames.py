@@ -140,11 +140,6 @@ def start_of(kind: int) -> bytes:
 _STARTS = {kind: start_of(kind) for kind in (CONNECT, CONNECTED, NOT_CONNECTED, INVOKE, RESULT)}
 
 
-def new_life() -> bytes:
-    """Tells a server that starts from all that were there before it."""
-    return os.urandom(LIFE_BYTES)
-
-
 def naming(life: bytes) -> bytes:
     """What a frame that is for this life of a server carries beside its digest."""
     return _LIFE_START + life

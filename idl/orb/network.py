@@ -20,6 +20,7 @@ from idl.cos import PropagationContext
 from idl.dispatch import Answer, Authorize, Find, ObjectTable, allow_everything
 from idl.mapping import InvalidValue, Structure, UserException
 from idl.marshal import OperationCodec, codec_of, read_exception
+from idl.orb import frames
 from idl.orb.client import Connector
 from idl.orb.endpoint import Endpoint, Heard, Request, Started
 from idl.orb.guard import Limits
@@ -161,6 +162,7 @@ class NetworkOrb:
             references=lambda host: _PeerReferences(
                 host, own, self._trusted, self._calls, self._calls_to_strangers
             ),
+            life=_new_life(),
             takes_turns=self._takes_turns,
         )
         self._server = Server(listener, serving)
@@ -322,6 +324,10 @@ class _UnderWay:
     def __call__(self) -> Any:
         answer = self._answer or self._endpoint.finish(self._started)
         return self._calls.read(self._started.request, self._codec, answer)
+
+
+def _new_life() -> bytes:
+    return new_request_id()[: frames.LIFE_BYTES]
 
 
 def _is_near(named: str, host: str) -> bool:

@@ -113,6 +113,8 @@ class Serving:
     limits: Limits
     # What references mean that come from this host.
     references: Callable[[str], References]
+    # Tells this server from those that were here before it, for which calls may still come.
+    life: bytes
     # Whether those that were let in share one thread, as long as their calls are prompt.
     takes_turns: bool = False
 
@@ -130,10 +132,8 @@ class Server:
         self._gate: Gate[_Peer] = Gate(self._limits)
         self._refusals = Refusals(limits)
         self._is_closing = False
-        # This server until it ends. Calls are for it, and for none that follows it.
-        self._life = life = frames.new_life()
         self._login_policy = self._policy(frames.CONNECT, limits.handshake_bytes_max)
-        named = frames.naming(life)
+        named = frames.naming(serving.life)
         self._call_policy = self._policy(frames.INVOKE, limits.message_bytes_max, named)
         self._pump: Pump[_Peer] | None = None
         if serving.takes_turns:
@@ -276,7 +276,10 @@ class Server:
             peer.principal = self._prove(peer, login)
         except (Denied, frames.Damaged) as denied:
             self._audit.record("login denied", host=peer.host, reason=denied)
-            self._say(peer, frames.NOT_CONNECTED, wire.NOT_ALLOWED, deadline)
+            # Who is honest, and was altered on the way, tries again.
+            is_damaged = isinstance(denied, frames.Damaged)
+            told = wire.DAMAGED if is_damaged else wire.NOT_ALLOWED
+            self._say(peer, frames.NOT_CONNECTED, told, deadline)
             return False
         if not self._gate.enter(peer):
             self._say(peer, frames.NOT_CONNECTED, wire.FULL, deadline)
@@ -285,7 +288,7 @@ class Server:
         self._audit.record("login", host=peer.host, principal=peer.principal.name)
         # The form of the answer is Pyro5's; which operations there are says the contract.
         operations = {"methods": (), "oneway": (), "attrs": ()}
-        answer = {"handshake": wire.VERSION, "meta": operations, "life": self._life}
+        answer = {"handshake": wire.VERSION, "meta": operations, "life": self._serving.life}
         self._say(peer, frames.CONNECTED, answer, deadline)
         return True
 

@@ -34,7 +34,7 @@ NAMES_TRIED = tuple(f"n{number}".encode() for number in range(1, 17))
 TAKEN_OVER = b"carried."
 NOT_YOURS = "there is no such branch of this caller's"
 # To look it up in its class, with each branch, takes four times as long.
-_ACTIVE = Outcome.ACTIVE
+_ACTIVE, _COMMITTED = Outcome.ACTIVE, Outcome.COMMITTED
 
 STATUS_OF = {
     Outcome.UNKNOWN: Status.NO_TRANSACTION,
@@ -96,6 +96,7 @@ class Branch:
         "id",
         "is_answered",
         "is_joined",
+        "is_refused",
         "kind",
         "lists",
         "lock",
@@ -128,6 +129,8 @@ class Branch:
         self.taken = 0
         self.outcome = _ACTIVE
         self.vote: Vote | None = None
+        # Whether a request of it has failed for good, so that its owner cannot commit it.
+        self.is_refused = False
         # Whom it asks for the outcome, once it has voted.
         self.recovery = b""
         # The database whose row carries all that it puts, once that was asked for.
@@ -136,6 +139,14 @@ class Branch:
         self.mark: int | None = None
         # Frozen lists of messages that the branch has taken, by name.
         self.lists: dict[str, FrozenList] = {}
+
+    @property
+    def tells(self) -> bool:
+        """Whether its transaction has ended as the branch has, and not as others have.
+
+        One that has changed nothing is over before its transaction is, whatever becomes of that.
+        """
+        return bool(self.stored or self.taken or self.is_refused or self.outcome is _COMMITTED)
 
     def check_not_carried(self) -> None:
         """Raises INVALID_TRANSACTION where a database has all its work, and decides about it."""

@@ -117,6 +117,7 @@ class Work:
                 raise
             except BaseException:
                 # It gave way to others, or part of it may have been done.
+                found.is_refused = True
                 give_up(self._storage, branch)
                 raise
             found.answer, found.is_answered = done.answer, True
@@ -256,6 +257,7 @@ class Work:
                     answer = act(found)
                     status, is_read_only = self._complete(found, completion, recovery, commit)
                 except BaseException:
+                    found.is_refused = True
                     give_up(self._storage, branch)
                     raise
                 found.answer, found.is_answered = (status, is_read_only, answer), True
@@ -484,12 +486,16 @@ class Work:
     # --- What is known
 
     def outcome(self, gtrid: bytes, name: str, owner: str, sees_all: bool) -> Status:
-        """How the transaction, or one branch of it, stands here."""
+        """How the transaction, or one branch of it, stands here.
+
+        Of the transaction only what is the same everywhere: a branch that has changed nothing says
+        nothing about it. Of one that was rolled back before a restart nobody knows what it was.
+        """
         if name:
             return self._outcome(gtrid + name.encode("ascii"), owner, sees_all)
         names = {*self._names.get(gtrid, ()), *(gtrid + tried for tried in NAMES_TRIED)}
         names.add(branch_taken_over(self._storage, gtrid))
-        found = {self._outcome(branch, owner, sees_all) for branch in names}
+        found = {self._told_by(branch, owner, sees_all) for branch in names}
         best = next(status for status in _TELLING if status in found)
         is_known = any(branch in self._open or branch in self._ended for branch in names)
         if best is not Status.NO_TRANSACTION or is_known:
@@ -497,6 +503,16 @@ class Work:
         # Prepared before a restart, under whatever name.
         ours = [info for info in self._storage.branches() if info.branch.startswith(gtrid)]
         return STATUS_OF[ours[0].outcome] if ours else best
+
+    def _told_by(self, branch: bytes, owner: str, sees_all: bool) -> Status:
+        """How the transaction stands by what is known of this branch of it."""
+        known = self._open.get(branch) or self._ended.get(branch)
+        if known is None:
+            outcome = self._storage.outcome(branch)
+            is_telling = outcome is not Outcome.ROLLED_BACK
+        else:
+            is_telling = known.tells or known.outcome is not Outcome.ROLLED_BACK
+        return self._outcome(branch, owner, sees_all) if is_telling else Status.NO_TRANSACTION
 
     def _outcome(self, branch: bytes, owner: str, sees_all: bool) -> Status:
         known = self._open.get(branch) or self._ended.get(branch)

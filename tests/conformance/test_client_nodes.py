@@ -10,10 +10,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 import oncemq
+from clients.branches import Branch
+from idl import system
 from idl.mq import mqQueueSettings
 from mqserver.storage.memory import MemoryStorage
 from oncemq import Connection, Outcome
@@ -100,6 +103,51 @@ def test_what_one_node_refuses_happens_at_none(near: Connection, far: Connection
     # Whoever had voted for it was told at once.
     assert emptied(near, "wide") == [b"old"]
     assert near.outcome(tx.otid) is Outcome.ROLLED_BACK
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_a_node_where_nothing_was_changed_does_not_say_how_it_ended(
+    near: Connection, far: Connection, is_committed: bool
+) -> None:
+    far.queue("elsewhere").put(b"one")
+    tx = near.begin()
+    # The near node is told to roll back its branch, or votes that it has none; far all is done.
+    assert near.queue("empty").get(tx=tx) is None
+    assert far.queue("elsewhere").get(tx=tx) is not None
+    if is_committed:
+        tx.commit()
+    else:
+        tx.rollback()
+    expected = Outcome.COMMITTED if is_committed else Outcome.ROLLED_BACK
+    assert (near.outcome(tx.otid), far.outcome(tx.otid)) == (Outcome.UNKNOWN, expected)
+
+
+def test_what_one_of_two_nodes_had_to_do_is_asked_there(
+    near: Connection, far: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    far.queue("doubted").put(b"one")
+    tx = near.begin()
+    assert near.queue("empty").get(tx=tx) is None
+    assert far.queue("doubted").get(tx=tx) is not None
+    with monkeypatch.context() as patch:
+        patch.setattr(Branch, "ask_outcome", _never_answered)
+        patch.setattr(Branch, "commit_alone", _done_without_a_word)
+        with pytest.raises(oncemq.OutcomeUnknown):
+            tx.commit()
+    assert near.outcome(tx.otid) is Outcome.COMMITTED
+    assert emptied(far, "doubted") == []
+
+
+_commit_alone = Branch.commit_alone
+
+
+def _done_without_a_word(branch: Branch) -> NoReturn:
+    _commit_alone(branch)
+    raise system.TIMEOUT("no answer in time", system.Completion.MAYBE)
+
+
+def _never_answered(branch: Branch) -> NoReturn:
+    raise system.TRANSIENT("it is away", system.Completion.NO)
 
 
 def test_a_node_that_was_only_looked_at_takes_no_part(near: Connection, far: Connection) -> None:

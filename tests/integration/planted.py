@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from coordinator.decision_log import DecisionLog
-from idl.orb import frames
+from idl.orb import frames, network
 from mqserver.node import Node
 from mqserver.storage.contract import Message
 from mqserver.storage.format import RecordKind, unpack_body
@@ -79,7 +79,7 @@ def _forget_decisions() -> None:
 
 def _live_for_ever() -> None:
     """A server does not tell calls that are for it from those for the one before it."""
-    _patch(frames, "new_life", lambda: bytes(frames.LIFE_BYTES))
+    _patch(network, "_new_life", lambda: bytes(frames.LIFE_BYTES))
 
 
 def _patch(where: Any, name: str, what: Any) -> None:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
+import socket
+import threading
 import zlib
+from collections.abc import Iterator
 
 import msgpack
 import pytest
 
+from idl import mq, system
+from idl.call import Address
 from tests.security.attacker import (
     BATCH,
     COMPRESSED,
@@ -18,6 +24,7 @@ from tests.security.attacker import (
     MARSHAL,
     NOT_CONNECTED,
     ONEWAY,
+    PATIENCE_S,
     PING,
     RESULT,
     SERPENT,
@@ -130,12 +137,57 @@ def test_a_login_of_another_form_is_not_allowed(victim: Watched, said: bytes) ->
         assert (reply.kind, reply.plain) == (NOT_CONNECTED, "not allowed")
 
 
-def test_a_login_whose_digest_is_wrong_or_missing_is_not_allowed(victim: Watched) -> None:
+def test_a_login_whose_digest_is_wrong_or_missing_is_told_so(victim: Watched) -> None:
     wrong = (b"OMQD", bytes(4))
     for beside in ((), (wrong,), (wrong, wrong), ((b"OMQD", b""),)):
         with victim.unharmed(), victim.connect() as wire:
             reply = wire.answer(login(HONEST, has_digest=False, annotations=beside))
-            assert (reply.kind, reply.plain) == (NOT_CONNECTED, "not allowed")
+            told = "not allowed: the login has no digest that fits it"
+            assert (reply.kind, reply.plain) == (NOT_CONNECTED, told)
+
+
+def test_who_was_altered_on_the_way_may_try_again(victim: Watched) -> None:
+    """It is honest: to be told "not allowed" would end what it is at."""
+    with _altering_once(victim) as through, contextlib.closing(victim.honest_orb()) as orb:
+        service = orb.proxy(f"PYRO:service@{through}", mq.Mq_Service)
+        with pytest.raises(system.TRANSIENT, match="damaged on the way") as refused:
+            service.isEnabled()
+        assert refused.value.completed is system.Completion.NO
+        assert service.isEnabled()
+
+
+@contextlib.contextmanager
+def _altering_once(victim: Watched) -> Iterator[Address]:
+    """The address of a way to the victim on which a bit of the first login is flipped."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    ends: list[socket.socket] = [listener]
+
+    def passing(source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while piece := source.recv(65536):
+                sink.sendall(piece)
+            sink.shutdown(socket.SHUT_WR)
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            for is_altered in (True, False):
+                client, _ = listener.accept()
+                server = socket.create_connection((victim.address.host, victim.address.port))
+                ends.extend((client, server))
+                first = bytearray(client.recv(65536))
+                first[-1] ^= is_altered
+                server.sendall(first)
+                for pair in ((client, server), (server, client)):
+                    threading.Thread(target=passing, args=pair, daemon=True).start()
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield Address("127.0.0.1", listener.getsockname()[1])
+    finally:
+        thread.join(PATIENCE_S)
+        for end in ends:
+            end.close()
 
 
 # S5

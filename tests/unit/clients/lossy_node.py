@@ -148,7 +148,7 @@ class LossyHome:
     def begin(self, timeout: float = 30.0) -> Transaction:
         return Transaction(self, timeout, self.clock)
 
-    def doubt(self, gtrid: bytes, mark: str = "") -> None:
+    def doubt(self, gtrid: bytes, mark: str = "", node: Node | None = None) -> None:
         self.doubts.append(gtrid)
 
     def close(self) -> None:

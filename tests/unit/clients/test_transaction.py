@@ -346,6 +346,21 @@ def test_what_others_have_prepared_is_rolled_back_with_it(home: LossyHome) -> No
     assert home.storage.branches() == []
 
 
+def test_what_the_coordinator_neither_decides_nor_gives_up_is_unknown(home: LossyHome) -> None:
+    tx = home.begin()
+    assert tx.share()
+    prepared_by_another(home, tx, "s1", b"one")
+    tx.accept(participants(home, tx, "s1"))
+    refusal = system.NO_PERMISSION("not let in", system.Completion.NO)
+    home.plan("decide", refusal)
+    home.plan("giveUp", refusal)
+    with pytest.raises(OutcomeUnknown) as told:
+        tx.commit()
+    assert told.value.otid == tx.otid
+    assert tx.status is Outcome.IN_DOUBT
+    assert len(home.doubts) == 1
+
+
 def test_one_that_nobody_worked_for_ends_at_the_coordinator(home: LossyHome) -> None:
     with home.begin() as tx:
         assert tx.share()

@@ -335,7 +335,7 @@ def test_a_call_for_another_life_is_refused(
     pair: tuple[frames.Stream, frames.Stream], size: int, transaction: bytes
 ) -> None:
     sender, receiver = pair
-    former = frames.naming(frames.new_life())
+    former = frames.naming(b"its life")
     data = frames.encode(frames.INVOKE, 9, KEY, b"b" * size, transaction, named=former)
     thread = threading.Thread(target=sender.send, args=(data, soon()))
     thread.start()
@@ -350,7 +350,7 @@ def test_a_call_for_another_life_is_not_taken_for_a_usual_one(
     pair: tuple[frames.Stream, frames.Stream],
 ) -> None:
     sender, receiver = pair
-    former = frames.naming(frames.new_life())
+    former = frames.naming(b"its life")
     sender.send(frames.encode(frames.INVOKE, 9, KEY, b"a body", named=former), soon())
     assert receiver.receive_at_once(AT_NODE) is None
     assert receiver.has_more

@@ -72,7 +72,7 @@ def test_a_push_down_with_nothing_to_do_leaves_the_transaction(world: World) -> 
         told = world.node.pushDown(branch, 2, (), completion)
         assert told == (Status.COMMITTED, True, ())
         assert world.node.pushDown(branch, 2, (), completion) == told
-        assert world.node.getOutcome(branch.otid) is Status.COMMITTED
+        assert _outcome_of(world, branch) is Status.COMMITTED
     assert world.storage.branches() == []
 
 
@@ -147,6 +147,59 @@ def test_the_outcome_of_a_transaction_is_that_of_its_branches(world: World) -> N
     assert prepared.recovery is not None
     world.crash()
     assert world.node.getOutcome(otid) is Status.COMMITTED
+
+
+def _outcome_of(world: World, branch: mq.mqBranch) -> Status:
+    """How the branch ended, and not what that says of its transaction."""
+    return world.node.getOutcome(otid_of(split_otid(branch.otid)[0], branch.name))
+
+
+@pytest.mark.parametrize("end", ["rolled back", "voted", "committed", "shut down"])
+def test_a_branch_that_has_changed_nothing_says_nothing_about_its_transaction(
+    world: World, end: str
+) -> None:
+    """It may have been committed, or rolled back, by what was done elsewhere."""
+    world.put("q", b"old")
+    assert world.get("q") == (b"old",)
+    branch = world.branch()
+    assert world.node.getMany(branch, 1, "q", ANY, 1, 0).keys == ()
+    match end:
+        case "rolled back":
+            world.node.rollbackBranch(branch)
+        case "voted":
+            assert world.node.pushDown(branch, 2, (), PREPARE)[1]
+        case "committed":
+            assert world.node.pushDown(branch, 2, (), COMMIT)[1]
+        case "shut down":
+            world.running.work.roll_back_running()
+    assert world.node.getOutcome(branch.otid) is Status.NO_TRANSACTION
+    assert _outcome_of(world, branch) is not Status.NO_TRANSACTION
+    with pytest.raises(mq.BranchEnded):
+        world.node.putMany(branch, 3, "q", batch(b"late"))
+    world.crash()
+    assert world.node.getOutcome(branch.otid) is Status.NO_TRANSACTION
+
+
+def test_a_branch_that_was_not_here_any_more_says_nothing_about_its_transaction(
+    world: World,
+) -> None:
+    branch = world.branch()
+    world.node.rollbackBranch(branch)
+    assert world.node.getOutcome(branch.otid) is Status.NO_TRANSACTION
+
+
+def test_a_branch_that_has_lost_something_or_was_refused_says_that_it_is_rolled_back(
+    world: World,
+) -> None:
+    world.put("q", b"old")
+    taker, refused = world.branch(), world.branch()
+    assert world.node.getMany(taker, 1, "q", ANY, 1, 0).keys
+    world.node.rollbackBranch(taker)
+    removal = work("q", removes=("000000000009999",))
+    with pytest.raises(mq.MessageNotFound):
+        world.node.pushDown(refused, 1, (removal,), COMMIT)
+    for branch in (taker, refused):
+        assert world.node.getOutcome(branch.otid) is Status.ROLLED_BACK
 
 
 def test_after_a_restart_the_outcome_is_found_under_any_name(world: World) -> None:
