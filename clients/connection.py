@@ -148,7 +148,8 @@ class Connection:
         """
         gtrid = parse_shown(otid)
         doubt = self._doubts.get(gtrid)
-        node = self.node() if doubt is None or doubt.node is None else doubt.node
+        there = None if doubt is None else doubt.node
+        node = self.node() if there is None or there.is_closed else there
         here = node.ask(node.calls.getOutcome, otid_of(gtrid))
         if here in (Status.COMMITTED, Status.ROLLED_BACK, Status.ACTIVE):
             return _OUTCOMES[here]
@@ -157,16 +158,16 @@ class Connection:
             if doubt is not None and doubt.mark:
                 told = deciding.decide_marked(gtrid, doubt.mark, False, (), self.timeout_s)
                 return _OUTCOMES[told.status]
-            there = _OUTCOMES.get(deciding.outcome(gtrid).status, Outcome.UNKNOWN)
+            decided = _OUTCOMES.get(deciding.outcome(gtrid).status, Outcome.UNKNOWN)
         except RAISED as failed:
             raise translated(failed, deciding.where) from failed
         if here is Status.PREPARED:
             # A database's mark may say otherwise than a coordinator that was not told.
-            return there if there is Outcome.COMMITTED else Outcome.IN_DOUBT
+            return decided if decided is Outcome.COMMITTED else Outcome.IN_DOUBT
         # The coordinator is not told of what one node commits alone, so that its word for anything
         # but a commit counts only where it was asked to decide.
         is_its_own = doubt is not None and doubt.node is None
-        return there if is_its_own or there is Outcome.COMMITTED else Outcome.UNKNOWN
+        return decided if is_its_own or decided is Outcome.COMMITTED else Outcome.UNKNOWN
 
     def register_database(
         self,

@@ -136,6 +136,9 @@ def test_what_one_of_two_nodes_had_to_do_is_asked_there(
             tx.commit()
     assert near.outcome(tx.otid) is Outcome.COMMITTED
     assert emptied(far, "doubted") == []
+    # The program has let go of that node: its own one is asked, which had nothing to do.
+    far.close()
+    assert near.outcome(tx.otid) is Outcome.UNKNOWN
 
 
 _commit_alone = Branch.commit_alone

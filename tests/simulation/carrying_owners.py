@@ -223,6 +223,11 @@ class Holder:
         outcome = self.owner.at(NODE, WORKING, Holding).outcome
         return self.owner.insist(outcome, otid_of(self.gtrid))
 
+    def ask_outcome(self) -> Status:
+        """See `Branch.ask_outcome`."""
+        outcome = self.owner.at(NODE, WORKING, Holding).outcome
+        return self.owner.insist(outcome, otid_of(self.gtrid, self.branch.name))
+
     def roll_back(self) -> None:
         """The node is told, if it can be reached."""
         try:
