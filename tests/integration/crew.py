@@ -24,6 +24,8 @@ CREW = {"producer": 1, "mover": 3, "local-mover": 1, "consumer": 2}
 # Nodes give up a branch of which nothing was heard for so long, and a get that waits ends before.
 RELEASE_S = 320.0
 COMPLAINTS_SHOWN = 20
+# Of so many that had ended the nodes are asked once more how.
+ASKED_AGAIN = 1000
 
 
 class Worker(Life):
@@ -108,6 +110,19 @@ class Crew:
                         each.told = OUTCOMES.get(outcome, UNKNOWN)
         return sum(each.told != UNKNOWN for each in unknown)
 
+    def contradicted(self, transactions: Sequence[Transaction]) -> list[Complaint]:
+        """Where a node, asked now, says something else than the client was told at the end."""
+        known = [each for each in transactions if each.otid and each.outcome in OUTCOMES.values()]
+        found: list[Complaint] = []
+        for node, server in self.cluster.nodes.items():
+            with oncemq.connect(f"mq://{server.address}", timeout=30.0) as connection:
+                for each in known[:: max(len(known) // ASKED_AGAIN, 1)]:
+                    said = OUTCOMES.get(connection.outcome(each.otid), UNKNOWN)
+                    if said not in (UNKNOWN, each.outcome):
+                        text = f"told to be {each.outcome}, and {node} says {said}"
+                        found.append(Complaint("contradicted", each.name, "", text))
+        return found
+
     def judged(self) -> Report:
         """All that can be said, once nobody is at work any more."""
         transactions, left = self.transactions(), self.left()
@@ -115,6 +130,7 @@ class Crew:
         # What is said about those that were unknown must be the truth, too.
         report.asked = self.ask(transactions)
         report.complaints += judge(transactions, left)
+        report.complaints += self.contradicted(transactions)
         return report
 
 
