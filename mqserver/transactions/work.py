@@ -489,7 +489,8 @@ class Work:
         """How the transaction, or one branch of it, stands here.
 
         Of the transaction only what is the same everywhere: a branch that has changed nothing says
-        nothing about it. Of one that was rolled back before a restart nobody knows what it was.
+        nothing about it, nor does one attempt of several. Of one that was rolled back before a
+        restart nobody knows what it was.
         """
         if name:
             return self._outcome(gtrid + name.encode("ascii"), owner, sees_all)
@@ -511,7 +512,9 @@ class Work:
             outcome = self._storage.outcome(branch)
             is_telling = outcome is not Outcome.ROLLED_BACK
         else:
-            is_telling = known.tells or known.outcome is not Outcome.ROLLED_BACK
+            is_attempt = branch[GTRID_BYTES:] not in _TRIED and not known.is_joined
+            is_lost = known.outcome is Outcome.ROLLED_BACK
+            is_telling = not is_lost or (known.tells and not is_attempt)
         return self._outcome(branch, owner, sees_all) if is_telling else Status.NO_TRANSACTION
 
     def _outcome(self, branch: bytes, owner: str, sees_all: bool) -> Status:

@@ -188,6 +188,16 @@ def test_a_branch_that_was_not_here_any_more_says_nothing_about_its_transaction(
     assert world.node.getOutcome(branch.otid) is Status.NO_TRANSACTION
 
 
+def test_an_attempt_that_was_given_up_says_nothing_about_its_transaction(world: World) -> None:
+    """Others work for it under names of their own; what counts is what its owner accepts."""
+    branch = world.branch("stage-3.part-9.2")
+    world.node.putMany(branch, 1, "q", batch(b"once"))
+    assert world.node.getOutcome(branch.otid) is Status.ACTIVE
+    world.node.rollbackBranch(branch)
+    assert world.node.getOutcome(branch.otid) is Status.NO_TRANSACTION
+    assert _outcome_of(world, branch) is Status.ROLLED_BACK
+
+
 def test_a_branch_that_has_lost_something_or_was_refused_says_that_it_is_rolled_back(
     world: World,
 ) -> None:
