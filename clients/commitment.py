@@ -305,16 +305,16 @@ class Commitment:
         meanwhile = None if databases is None else databases.begin_to_commit
         try:
             outcome = self._deciding.decide(self._gtrid, participants, self._timeout_s, meanwhile)
-        except OutcomeUnknown as silent:
-            if databases is not None and databases.is_decided:
-                log.warning("committed; the nodes will hear of it later: %s", silent)
-                return
-            self._doubt(self._gtrid, "")
-            raise
         except (HeuristicMixed, HeuristicHazard):
             self._note(Outcome.UNKNOWN)
             raise
-        except RAISED as failed:
+        except (OutcomeUnknown, *RAISED) as failed:
+            if databases is not None and databases.is_decided:
+                log.warning("committed; the nodes will hear of it later: %s", failed)
+                return
+            if isinstance(failed, OutcomeUnknown):
+                self._doubt(self._gtrid, "")
+                raise
             self._undecided(failed)
             return
         if outcome.status is not _COMMITTED:

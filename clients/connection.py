@@ -52,7 +52,7 @@ _OUTCOMES = {
 
 
 class _Doubt(NamedTuple):
-    """By which mark an outcome is told that nobody was told of, or at which node alone."""
+    """Who tells an outcome: the node that had all the work, or else the mark. See `Home.doubt`."""
 
     mark: str
     node: Node | None
@@ -118,7 +118,7 @@ class Connection:
         self._node: Node | None = None
         self._deciding: Deciding | None = None
         self._watched_in = 0
-        # By what database's mark each was decided, if by one.
+        # Transactions of whose outcome nobody was told, the oldest first.
         self._doubts: dict[bytes, _Doubt] = {}
         self._is_closed = False
 
@@ -148,8 +148,8 @@ class Connection:
         """
         gtrid = parse_shown(otid)
         doubt = self._doubts.get(gtrid)
-        there = None if doubt is None else doubt.node
-        node = self.node() if there is None or there.is_closed else there
+        alone = None if doubt is None else doubt.node
+        node = self.node() if alone is None or alone.is_closed else alone
         here = node.ask(node.calls.getOutcome, otid_of(gtrid))
         if here in (Status.COMMITTED, Status.ROLLED_BACK, Status.ACTIVE):
             return _OUTCOMES[here]
@@ -166,7 +166,7 @@ class Connection:
             return decided if decided is Outcome.COMMITTED else Outcome.IN_DOUBT
         # The coordinator is not told of what one node commits alone, so that its word for anything
         # but a commit counts only where it was asked to decide.
-        is_its_own = doubt is not None and doubt.node is None
+        is_its_own = doubt is not None and alone is None
         return decided if is_its_own or decided is Outcome.COMMITTED else Outcome.UNKNOWN
 
     def register_database(

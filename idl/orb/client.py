@@ -98,17 +98,17 @@ class NetworkLink(frames.Stream):
         self.send(frames.encode(frames.CONNECT, 0, _NO_REQUEST, wire.pack(login)), deadline)
         policy = _policy(limits, limits.handshake_bytes_max, frames.CONNECTED, frames.NOT_CONNECTED)
         reply = self.receive(policy, deadline)
+        said = wire.unpack(reply.body)
         if reply.kind == frames.CONNECTED:
-            self._named = _named(wire.unpack(reply.body))
+            self._named = _named(said)
             return
-        reason = wire.unpack(reply.body)
-        if reason == wire.NOT_ALLOWED:
+        if said == wire.NOT_ALLOWED:
             raise system.NO_PERMISSION(
                 f"{self._address} does not let this client in: check its token or certificate"
             )
-        if reason == wire.DAMAGED:
+        if said == wire.DAMAGED:
             raise system.TRANSIENT(f"{self._address}: the login was damaged on the way")
-        told = printable(reason) if isinstance(reason, str) else "no reason given"
+        told = printable(said) if isinstance(said, str) else "no reason given"
         raise system.TRANSIENT(f"{self._address} is busy: {told}")
 
     def _fail(self, request: Request, failed: Exception, completed: system.Completion) -> NoReturn:

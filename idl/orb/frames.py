@@ -63,6 +63,7 @@ HAS_REQUEST_ID: int = protocol.FLAGS_CORR_ID
 FORETOLD = 1 << 8
 MSGPACK: int = MsgpackSerializer.serializer_id
 
+LIFE_BYTES = 8
 READ_AHEAD_BYTES = 16 * 1024
 READ_BYTES = 256 * 1024
 # A wait may be longer by this, and no wait is told to the kernel as none, which would be for ever.
@@ -89,8 +90,6 @@ _MIDDLE = _HEADER_END + _DIGEST_START
 _HEADER_BYTES = _HEADER.size
 _DIGEST_BYTES = _DIGEST_ANNOTATION.size
 _USUAL_BYTES = _USUAL.size
-LIFE_BYTES = 8
-FORMER_LIFE = "a call for this server as it was before a restart"
 _LIFE_START = _ANNOTATION.pack(_LIFE, LIFE_BYTES)
 _NAMED_BYTES = len(_LIFE_START) + LIFE_BYTES
 _LITTLE_BYTES = MUCH_BYTES - _HEADER_BYTES - _NAMED_BYTES
@@ -307,9 +306,11 @@ class Stream:
         expected = (_DIGEST, 4, _crc32(body, checksum))
         if transaction is None or _unpack_digest(data, _HEADER_BYTES) != expected:
             raise Damaged(seq, request_id)
-        # Who names no life was told none, by a server of an earlier version, or cannot.
+        # One that names no life is a client's of an earlier version.
         if named and named != policy.named:
-            raise Refused(FORMER_LIFE if policy.named else "a life is named where there is none")
+            expected_none = "a life is named where there is none"
+            former = "a call for this server as it was before a restart"
+            raise Refused(former if policy.named else expected_none)
         return Frame(kind, flags & ~HAS_REQUEST_ID, seq, request_id, body, transaction)
 
     def send_at_once(self, data: bytes) -> int:

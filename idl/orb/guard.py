@@ -57,7 +57,8 @@ class Policy(NamedTuple):
     # What the usual ones begin with; kind, serializer and flags, which must be such as are allowed,
     # are part of it: they need no longer look.
     start: bytes = b""
-    # What those carry beside their digest that name the life which they are for; else they may not.
+    # What those carry beside their digest that say for which life they are. Where it is empty, none
+    # may say so; where it is not, one that does not is let in as well.
     named: bytes = b""
 
 

@@ -34,7 +34,7 @@ NAMES_TRIED = tuple(f"n{number}".encode() for number in range(1, 17))
 TAKEN_OVER = b"carried."
 NOT_YOURS = "there is no such branch of this caller's"
 # To look it up in its class, with each branch, takes four times as long.
-_ACTIVE, _COMMITTED = Outcome.ACTIVE, Outcome.COMMITTED
+_ACTIVE = Outcome.ACTIVE
 
 STATUS_OF = {
     Outcome.UNKNOWN: Status.NO_TRANSACTION,
@@ -129,7 +129,7 @@ class Branch:
         self.taken = 0
         self.outcome = _ACTIVE
         self.vote: Vote | None = None
-        # Whether a request of it has failed for good, so that its owner cannot commit it.
+        # Whether it was rolled back because a request of it failed, so that its owner gives up.
         self.is_refused = False
         # Whom it asks for the outcome, once it has voted.
         self.recovery = b""
@@ -139,14 +139,6 @@ class Branch:
         self.mark: int | None = None
         # Frozen lists of messages that the branch has taken, by name.
         self.lists: dict[str, FrozenList] = {}
-
-    @property
-    def tells(self) -> bool:
-        """Whether its transaction has ended as the branch has, and not as others have.
-
-        One that has changed nothing is over before its transaction is, whatever becomes of that.
-        """
-        return bool(self.stored or self.taken or self.is_refused or self.outcome is _COMMITTED)
 
     def check_not_carried(self) -> None:
         """Raises INVALID_TRANSACTION where a database has all its work, and decides about it."""

@@ -117,8 +117,7 @@ class Work:
                 raise
             except BaseException:
                 # It gave way to others, or part of it may have been done.
-                found.is_refused = True
-                give_up(self._storage, branch)
+                self._refuse(found)
                 raise
             found.answer, found.is_answered = done.answer, True
             if done.size > SMALL_ANSWER_BYTES:
@@ -126,6 +125,11 @@ class Work:
             return done.answer
         finally:
             lock.release()
+
+    def _refuse(self, found: Branch) -> None:
+        give_up(self._storage, found.id)
+        # One that had not begun goes on.
+        found.is_refused = found.outcome is Outcome.ROLLED_BACK
 
     def _owned(self, branch: bytes, owner: str, number: int) -> Branch:
         """The branch, which begins with this request if it is not known; the owner's alone."""
@@ -257,8 +261,7 @@ class Work:
                     answer = act(found)
                     status, is_read_only = self._complete(found, completion, recovery, commit)
                 except BaseException:
-                    found.is_refused = True
-                    give_up(self._storage, branch)
+                    self._refuse(found)
                     raise
                 found.answer, found.is_answered = (status, is_read_only, answer), True
                 return status, is_read_only, answer
@@ -274,7 +277,7 @@ class Work:
         outcome = outcome_of(over)
         if completion is _COMMIT_ONE_PHASE and outcome is Outcome.ROLLED_BACK:
             # Its owner takes that for the end. So it is after a crash, too: of late copies of its
-            # calls one could begin the branch anew, and the next one commit it.
+            # calls, where they name no life, one could begin the branch anew, the next commit it.
             self._storage.force()
         is_known = branch in self._open or branch in self._ended
         if is_known or completion is mqCompletion.NONE:
@@ -508,14 +511,10 @@ class Work:
     def _told_by(self, branch: bytes, owner: str, sees_all: bool) -> Status:
         """How the transaction stands by what is known of this branch of it."""
         known = self._open.get(branch) or self._ended.get(branch)
-        if known is None:
-            outcome = self._storage.outcome(branch)
-            is_telling = outcome is not Outcome.ROLLED_BACK
-        else:
-            is_attempt = branch[GTRID_BYTES:] not in _TRIED and not known.is_joined
-            is_lost = known.outcome is Outcome.ROLLED_BACK
-            is_telling = not is_lost or (known.tells and not is_attempt)
-        return self._outcome(branch, owner, sees_all) if is_telling else Status.NO_TRANSACTION
+        outcome = self._storage.outcome(branch) if known is None else known.outcome
+        if outcome is Outcome.ROLLED_BACK and (known is None or not _ends_all(known)):
+            return Status.NO_TRANSACTION
+        return self._outcome(branch, owner, sees_all)
 
     def _outcome(self, branch: bytes, owner: str, sees_all: bool) -> Status:
         known = self._open.get(branch) or self._ended.get(branch)
@@ -544,3 +543,9 @@ class Work:
         """For how many seconds it has been what it is; since the start, where nobody knows."""
         known = self._open.get(branch)
         return self._clock() - (self._started_at if known is None else known.begun_at)
+
+
+def _ends_all(lost: Branch) -> bool:
+    """Whether the transaction is rolled back because this branch is: nobody works on without it."""
+    is_attempt = lost.id[GTRID_BYTES:] not in _TRIED and not lost.is_joined
+    return not is_attempt and bool(lost.stored or lost.taken or lost.is_refused)

@@ -113,10 +113,11 @@ class Crew:
     def contradicted(self, transactions: Sequence[Transaction]) -> list[Complaint]:
         """Where a node, asked now, says something else than the client was told at the end."""
         known = [each for each in transactions if each.otid and each.outcome in OUTCOMES.values()]
+        some = known[:: max(len(known) // ASKED_AGAIN, 1)]
         found: list[Complaint] = []
         for node, server in self.cluster.nodes.items():
             with oncemq.connect(f"mq://{server.address}", timeout=30.0) as connection:
-                for each in known[:: max(len(known) // ASKED_AGAIN, 1)]:
+                for each in some:
                     said = OUTCOMES.get(connection.outcome(each.otid), UNKNOWN)
                     if said not in (UNKNOWN, each.outcome):
                         text = f"told to be {each.outcome}, and {node} says {said}"

@@ -56,7 +56,7 @@ SEED_STEP = 1000
 
 
 @dataclass(eq=False)
-class _Pair:
+class Pair:
     """A connection and its continuation. `login` is the client's first frame."""
 
     client: socket.socket
@@ -92,7 +92,7 @@ class FaultProxy:
         self._share = share
         self._kinds, self._weights = list(weights), list(weights.values())
         self._lock = threading.Lock()
-        self._pairs: set[_Pair] = set()
+        self._pairs: set[Pair] = set()
         self._listener = socket.create_server(("127.0.0.1", port), backlog=128)
         self.address = Address("127.0.0.1", self._listener.getsockname()[1])
         self._late: list[threading.Thread] = []
@@ -131,26 +131,27 @@ class FaultProxy:
             for sock in (client, server):
                 sock.settimeout(None)
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            pair = _Pair(client, server)
+            pair = Pair(client, server)
             self._pairs.add(pair)
             for source, sink in ((client, server), (server, client)):
                 thread = threading.Thread(target=self._pump, args=(pair, source, sink), daemon=True)
                 thread.start()
 
-    def _pump(self, pair: _Pair, source: socket.socket, sink: socket.socket) -> None:
+    def _pump(self, pair: Pair, source: socket.socket, sink: socket.socket) -> None:
         try:
             while frame := _read_frame(source):
                 self.frames += 1
                 if source is pair.client and not pair.login:
                     pair.login = frame
-                self._pass(pair, source, sink, frame)
+                self.pass_on(pair, source, sink, frame)
         except OSError:
             pass
         finally:
             pair.end()
             self._pairs.discard(pair)
 
-    def _pass(self, pair: _Pair, source: socket.socket, sink: socket.socket, frame: bytes) -> None:
+    def pass_on(self, pair: Pair, source: socket.socket, sink: socket.socket, frame: bytes) -> None:
+        """One frame has come, and goes on, or not."""
         if source in pair.swallowed:
             return
         fault = self._draw()
@@ -199,12 +200,16 @@ class FaultProxy:
     def _send_once_more(self, login: bytes, frame: bytes) -> None:
         # Half of them at the same time, the others when all may be over.
         pause_s = max(self._uniform(2 * LATE_S) - LATE_S, 0.0)
-        thread = threading.Thread(target=self._duplicate, args=(login, frame, pause_s), daemon=True)
+        thread = threading.Thread(target=self._send_late, args=(login, frame, pause_s), daemon=True)
         self._late.append(thread)
         thread.start()
 
-    def _duplicate(self, login: bytes, frame: bytes, pause_s: float) -> None:
+    def _send_late(self, login: bytes, frame: bytes, pause_s: float) -> None:
         time.sleep(pause_s)
+        self.send_copy(login, frame)
+
+    def send_copy(self, login: bytes, frame: bytes) -> None:
+        """The request comes once more, on a connection of its own; whatever is answered."""
         with (
             contextlib.suppress(OSError),
             socket.create_connection(self._target, CONNECT_S) as sock,

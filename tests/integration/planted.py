@@ -82,6 +82,11 @@ def _live_for_ever() -> None:
     _patch(network, "_new_life", lambda: bytes(frames.LIFE_BYTES))
 
 
+def _tell_of_all() -> None:
+    """A node where a transaction has only looked says of all of it how that has ended."""
+    _patch(Work, "_told_by", Work._outcome)
+
+
 def _patch(where: Any, name: str, what: Any) -> None:
     assert hasattr(where, name), f"{where} has no {name} any more"
     setattr(where, name, what)
@@ -93,6 +98,7 @@ BUGS: dict[str, Callable[[], None]] = {
     "late work": _let_late_work_in,
     "decision forgotten": _forget_decisions,
     "one life": _live_for_ever,
+    "looking tells": _tell_of_all,
 }
 
 

@@ -11,6 +11,7 @@ import pytest
 import oncemq
 from clients.deciding import Deciding
 from clients.transaction import Outcome
+from idl import system
 from idl.cos import HeuristicMixed
 from tests.integration.enlisting import Rows, eventually, payloads
 from tests.postgres import Cluster
@@ -56,13 +57,19 @@ def fail(raised: BaseException) -> Callable[[], None]:
     return now
 
 
+@pytest.mark.parametrize(
+    "raised", [oncemq.OutcomeUnknown(bytes(32)), system.NO_PERMISSION("not let in any more")]
+)
 def test_what_was_foretold_is_known_though_the_answer_is_lost(
     mq: oncemq.Connection,
     rows: Rows,
     conn: psycopg.Connection[Any],
     monkeypatch: pytest.MonkeyPatch,
+    raised: Exception,
 ) -> None:
-    monkeypatch.setattr(Deciding, "decide", foretold(fail(oncemq.OutcomeUnknown(bytes(32)))))
+    monkeypatch.setattr(Deciding, "decide", foretold(fail(raised)))
+    # Nor can anybody be asked.
+    monkeypatch.setattr(Deciding, "give_up", lambda *arguments: fail(raised)())
     tx = act(mq, conn)
     tx.commit()
     assert tx.status is Outcome.COMMITTED

@@ -18,7 +18,7 @@ import pytest
 import oncemq
 from idl.call import Address
 from tests.integration.cluster import Cluster, ended, free_port
-from tests.integration.fault_proxy import FaultProxy, _Pair
+from tests.integration.fault_proxy import FaultProxy, Pair
 
 
 class KeepingProxy(FaultProxy):
@@ -31,10 +31,11 @@ class KeepingProxy(FaultProxy):
     def send_again(self) -> int:
         """All calls so far come to the server once more; how many that are."""
         for login, frame in self._kept:
-            self._duplicate(login, frame, 0.0)
+            self.send_copy(login, frame)
         return len(self._kept)
 
-    def _pass(self, pair: _Pair, source: socket.socket, sink: socket.socket, frame: bytes) -> None:
+    def pass_on(self, pair: Pair, source: socket.socket, sink: socket.socket, frame: bytes) -> None:
+        """See `FaultProxy.pass_on`."""
         if source is pair.client and frame is not pair.login:
             self._kept.append((pair.login, frame))
         sink.sendall(frame)

@@ -5,15 +5,13 @@ from __future__ import annotations
 import contextlib
 import random
 import socket
-import threading
 import zlib
-from collections.abc import Iterator
 
 import msgpack
 import pytest
 
 from idl import mq, system
-from idl.call import Address
+from tests.integration.fault_proxy import FaultProxy, Pair
 from tests.security.attacker import (
     BATCH,
     COMPRESSED,
@@ -24,7 +22,6 @@ from tests.security.attacker import (
     MARSHAL,
     NOT_CONNECTED,
     ONEWAY,
-    PATIENCE_S,
     PING,
     RESULT,
     SERPENT,
@@ -146,48 +143,30 @@ def test_a_login_whose_digest_is_wrong_or_missing_is_told_so(victim: Watched) ->
             assert (reply.kind, reply.plain) == (NOT_CONNECTED, told)
 
 
+class AlteringProxy(FaultProxy):
+    """Flips a bit of the first login."""
+
+    has_altered = False
+
+    def pass_on(self, pair: Pair, source: socket.socket, sink: socket.socket, frame: bytes) -> None:
+        """See `FaultProxy.pass_on`."""
+        if frame is pair.login and not self.has_altered:
+            self.has_altered = True
+            frame = frame[:-1] + bytes((frame[-1] ^ 1,))
+        sink.sendall(frame)
+
+
 def test_who_was_altered_on_the_way_may_try_again(victim: Watched) -> None:
     """It is honest: to be told "not allowed" would end what it is at."""
-    with _altering_once(victim) as through, contextlib.closing(victim.honest_orb()) as orb:
-        service = orb.proxy(f"PYRO:service@{through}", mq.Mq_Service)
+    with (
+        contextlib.closing(AlteringProxy(0, victim.address, seed=0)) as proxy,
+        contextlib.closing(victim.honest_orb()) as orb,
+    ):
+        service = orb.proxy(f"PYRO:service@{proxy.address}", mq.Mq_Service)
         with pytest.raises(system.TRANSIENT, match="damaged on the way") as refused:
             service.isEnabled()
         assert refused.value.completed is system.Completion.NO
         assert service.isEnabled()
-
-
-@contextlib.contextmanager
-def _altering_once(victim: Watched) -> Iterator[Address]:
-    """The address of a way to the victim on which a bit of the first login is flipped."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    ends: list[socket.socket] = [listener]
-
-    def passing(source: socket.socket, sink: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while piece := source.recv(65536):
-                sink.sendall(piece)
-            sink.shutdown(socket.SHUT_WR)
-
-    def serve() -> None:
-        with contextlib.suppress(OSError):
-            for is_altered in (True, False):
-                client, _ = listener.accept()
-                server = socket.create_connection((victim.address.host, victim.address.port))
-                ends.extend((client, server))
-                first = bytearray(client.recv(65536))
-                first[-1] ^= is_altered
-                server.sendall(first)
-                for pair in ((client, server), (server, client)):
-                    threading.Thread(target=passing, args=pair, daemon=True).start()
-
-    thread = threading.Thread(target=serve, daemon=True)
-    thread.start()
-    try:
-        yield Address("127.0.0.1", listener.getsockname()[1])
-    finally:
-        thread.join(PATIENCE_S)
-        for end in ends:
-            end.close()
 
 
 # S5

@@ -2,7 +2,7 @@
 
 Everything but the outside world is the real thing: what a node has decided and forgets, its
 branches at work and in doubt, the servants through which it is asked, the coordinator that asks it
-for others. Some branches begin with a get; what the owner was given is what must be gone with it.
+for others. Where branches begin with gets, what the owner was given must be gone with its branch.
 `run` is one run: faults, then calm. When everything has come to rest no branch is in doubt and no
 mark is left, and `verdicts.py` judges; then everybody is started anew, and it judges again.
 """
@@ -218,6 +218,11 @@ class WorkingServant:
         return branch_id(split_otid(branch.otid)[0], branch.name)
 
     @_translated
+    def work(self, branch: mqBranch) -> None:
+        owner = self._parts.entered().principal.name
+        self._parts.work.request(self.branch_id(branch), owner, 1, "work", self._do)
+
+    @_translated
     def get(self, branch: mqBranch) -> int:
         owner = self._parts.entered().principal.name
         item = self._parts.work.request(self.branch_id(branch), owner, 1, "get", self._get)
@@ -294,7 +299,9 @@ def run(
     """One run. What is not given is drawn with the seed."""
     chosen = World.swarm(seed) if faults is None else World(seed, faults)
     with chosen as world, servants_succeed(world), waiting_in(world):
-        everything = Deciding(world, doings or drawn(world), ways or Ways(), lost_commits)
+        ways = ways or Ways()
+        world.names_lives = ways.gets
+        everything = Deciding(world, doings or drawn(world), ways, lost_commits)
         _live(world, everything)
     return everything
 

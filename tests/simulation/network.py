@@ -6,9 +6,10 @@ holds the rule of repetition, packed by `idl.wire` with its digest, and served b
 
 1. Its messages have the fates that `messages.py` draws. A damaged one ends the connection, as it
    does on the real wire.
-2. A request is for that life of the host to which the connection was made, which it names; any
-   later life refuses it. Its duplicate comes when it comes, as over another connection, is carried
-   out by the same life under the same request id, and may be answered first.
+2. A request is for that life of the host to which the connection was made; any later life refuses
+   it. Its duplicate is what a repetition over another connection is: it comes when it comes, is
+   carried out under the same request id, and may be answered first. The wire names the life there,
+   too, and so does this where the world `names_lives`; else whoever listens then carries it out.
 3. What a dead caller has sent still arrives; what is sent to a dead caller reaches nobody.
 
 It knows neither tokens nor TLS nor limits of size: everybody is who they say they are, and may name
@@ -184,7 +185,8 @@ class SimulatedLink:
 
     def _requested(self, subject: str, reply: Reply, payload: bytes, is_copy: bool) -> None:
         listener = self._listener()
-        if listener is not None and listener is self._peer:
+        is_stray = is_copy and not self._world.names_lives
+        if listener is not None and (is_stray or listener is self._peer):
             self._world.spawn(self._server.name, listener.serve, self, subject, payload, reply)
         elif not is_copy:
             self._refuse(subject)

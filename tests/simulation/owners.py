@@ -55,6 +55,10 @@ class Working(Protocol):
     """A node, as an owner sees it that has work done there."""
 
     @operation(BranchEnded, RequestOutOfOrder, idempotent=True)
+    def work(self, branch: mqBranch) -> None:
+        """The branch has done something, with its first request."""
+
+    @operation(BranchEnded, RequestOutOfOrder, idempotent=True)
     def get(self, branch: mqBranch) -> UnsignedLong:
         """The branch has got the next of what there is, with its first request."""
 
@@ -66,7 +70,7 @@ class Working(Protocol):
 class Ways(NamedTuple):
     """How often owners do what, as shares."""
 
-    get_first: float = 0.25
+    work_first: float = 0.25
     read_only: float = 0.1
     # Take a moment before the decision; take longer than anybody waits.
     linger: float = 0.3
@@ -80,6 +84,9 @@ class Ways(NamedTuple):
     # Tell nobody what was decided.
     keep_silent: float = 0.15
     pester: float = 0.3
+    # What is done first is a get. Of one that comes late, to a later life of a node, no good can
+    # come: calls name the life that they are for.
+    gets: bool = False
 
 
 class Failed(Exception):
@@ -163,7 +170,7 @@ class Owner:
         prepared: list[tuple[str, str]] = []
         try:
             branch = self._branch(told, decider, "n1", "")
-            request = self._got(told, decider, branch)
+            request = self._worked(told, decider, branch)
             for number, node in enumerate(voters, start=2):
                 self._vote(told, node, f"n{number}", decider, prepared)
         except (Failed, *FAILURES):
@@ -185,12 +192,16 @@ class Owner:
             recovery = self._at(SERVICE, member, RecoveryCoordinator)
         return mqBranch(otid_of(told.gtrid), name, recovery)
 
-    def _got(self, told: Told, node: str, branch: mqBranch) -> int:
-        """The number of the branch's last request; perhaps it has got something before."""
-        if not self._happens(self._ways.get_first):
+    def _worked(self, told: Told, node: str, branch: mqBranch) -> int:
+        """The number of the branch's last request; something was perhaps done before."""
+        if not self._happens(self._ways.work_first):
             return 1
-        item = self._insist(self._at(node, WORKING, Working).get, branch)
-        self._record.given[Branch(node, branch_id(told.gtrid, branch.name))] = item
+        working = self._at(node, WORKING, Working)
+        if self._ways.gets:
+            item = self._insist(working.get, branch)
+            self._record.given[Branch(node, branch_id(told.gtrid, branch.name))] = item
+        else:
+            self._insist(working.work, branch)
         return 2
 
     def _insist(self, ask: Callable[..., T], *arguments: object) -> T:
@@ -208,7 +219,7 @@ class Owner:
         self, told: Told, node: str, name: str, decider: str, prepared: list[tuple[str, str]]
     ) -> None:
         branch = self._branch(told, node, name, decider)
-        request = self._got(told, node, branch)
+        request = self._worked(told, node, branch)
         changes = request > 1 or not self._happens(self._ways.read_only)
         status = self._insist(self._at(node, WORKING, Working).vote, branch, request, changes)
         if status is Status.PREPARED:

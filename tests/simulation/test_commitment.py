@@ -15,7 +15,6 @@ import pytest
 from idl.cos import Status
 from tests.simulation.commitment import Commitment, run
 from tests.simulation.conftest import ForEachSeed, Simulated
-from tests.simulation.deciding_mutants import calls_for_any_life
 from tests.simulation.verdicts import COMMIT, DAMAGE, ROLLBACK
 
 PARTS = 50
@@ -94,14 +93,6 @@ def _check_ways(runs: list[Commitment]) -> None:
 def _operation(entry: tuple[object, ...]) -> str:
     is_request = entry[1] == "sent" and entry[2] == "request"
     return str(entry[5]).rpartition(".")[2] if is_request else ""
-
-
-def test_those_who_end_transactions_stand_calls_from_former_lives_too(
-    for_each_seed: ForEachSeed, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Each call names its transaction and says the same in every life. A get does not.
-    calls_for_any_life(monkeypatch)
-    for_each_seed(run, 300)
 
 
 def test_of_what_is_over_nothing_is_left() -> None:

@@ -39,7 +39,7 @@ class Setting(NamedTuple):
 
 
 SWARM = Setting()
-PLAIN = Ways(get_first=0.0, read_only=0.0, be_late=0.0, be_silent=0.0, pester=0.0)
+PLAIN = Ways(work_first=0.0, read_only=0.0, be_late=0.0, be_silent=0.0, pester=0.0)
 # Anybody dies, and messages are lost.
 CRASHES = Setting(
     Faults(crash=0.03, loss=0.05, outage_s=2.0),
@@ -68,7 +68,7 @@ LATE_AND_SLOW = Setting(
 COPIES = Setting(
     Faults(crash=0.03, duplication=0.5, lateness_s=4.0, outage_s=1.0),
     Doings(participants=2, clients=2, transactions=3),
-    PLAIN._replace(get_first=1.0, linger=1.0, walk_away=0.0, roll_back=0.0),
+    PLAIN._replace(work_first=1.0, gets=True, linger=1.0, walk_away=0.0, roll_back=0.0),
 )
 SETTINGS = {
     "swarm": SWARM,
@@ -108,6 +108,7 @@ def test_everybody_does_what_a_node_has_decided_and_is_told_the_truth(
 
     def scenario(seed: int) -> None:
         _count(total, run(seed))
+        _count(total, run(seed, ways=Ways(gets=True)))
 
     try:
         for_each_seed(scenario, SEEDS_PER_PART, part)
@@ -140,8 +141,10 @@ def test_the_seeds_try_everything_that_can_go_wrong() -> None:
     assert min(answers[COMMIT], answers[ROLLBACK]) >= 100, answers
     assert sum(len(each.attempts) > 0 and not each.answers for each in told) >= 20, "unknown"
     calls = Counter(_operation(entry) for run in runs for entry in run.world.log)
+    getting = [run(seed, ways=Ways(gets=True)) for seed in range(30)]
+    assert sum(len(each.record.given) for each in getting) >= 10, "nothing was got"
     for operation in (
-        *("get", "vote", "decide", "endVoter", "getDecision", "fence", "settle", "getEnded"),
+        *("work", "vote", "decide", "endVoter", "getDecision", "fence", "settle", "getEnded"),
         *("replay_completion", "decideMarked", "commit", "renew", "lease"),
     ):
         assert calls[operation] >= 10, f"{operation} is too rare"

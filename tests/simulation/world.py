@@ -111,6 +111,8 @@ class World:
         self.seed = seed
         self.random = random.Random(seed)
         self.faults = CALM
+        # Whether a duplicate finds only that life of a host to which its request was sent.
+        self.names_lives = False
         self.hosts: dict[str, Host] = {}
         self.log: list[tuple[object, ...]] = []
         self._parted: dict[tuple[str, str], None] = {}

@@ -346,16 +346,19 @@ def test_a_call_for_another_life_is_refused(
     assert not isinstance(refused.value, frames.Damaged)
 
 
-def test_a_call_for_another_life_is_not_taken_for_a_usual_one(
-    pair: tuple[frames.Stream, frames.Stream],
+@pytest.mark.parametrize(
+    ("policy", "reason"), [(AT_NODE, "before a restart"), (POLICY, "where there is none")]
+)
+def test_a_life_that_is_not_expected_makes_no_usual_frame(
+    pair: tuple[frames.Stream, frames.Stream], policy: Policy, reason: str
 ) -> None:
     sender, receiver = pair
     former = frames.naming(b"its life")
     sender.send(frames.encode(frames.INVOKE, 9, KEY, b"a body", named=former), soon())
-    assert receiver.receive_at_once(AT_NODE) is None
+    assert receiver.receive_at_once(policy) is None
     assert receiver.has_more
-    with pytest.raises(frames.Refused, match="before a restart"):
-        receiver.receive(AT_NODE, soon())
+    with pytest.raises(frames.Refused, match=reason):
+        receiver.receive(policy, soon())
 
 
 @pytest.mark.parametrize("transaction", [b"", b"context"])
@@ -366,12 +369,3 @@ def test_a_call_that_names_no_life_is_let_in(
     sender.send(frames.encode(frames.INVOKE, 9, KEY, b"a body", transaction), soon())
     frame = receiver.receive(AT_NODE, soon())
     assert (bytes(frame.body), frame.transaction) == (b"a body", transaction)
-
-
-def test_where_no_life_is_expected_none_is_let_in(
-    pair: tuple[frames.Stream, frames.Stream],
-) -> None:
-    sender, receiver = pair
-    sender.send(frames.encode(frames.INVOKE, 9, KEY, b"a body", named=NAMED), soon())
-    with pytest.raises(frames.Refused, match="where there is none"):
-        receiver.receive(POLICY, soon())
